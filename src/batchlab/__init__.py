@@ -1,0 +1,35 @@
+"""batchlab: how LLM serving engines decide, iteration by iteration, which requests run."""
+
+__version__ = "0.1.0"
+
+from batchlab import _build
+
+_build.prefer_source()
+
+from batchlab.clients.request import Request  # noqa: E402
+from batchlab.core.batch import Batch, Refusal  # noqa: E402
+from batchlab.core.scheduler import Limits, View  # noqa: E402
+from batchlab.core.sequence import Sequence  # noqa: E402
+from batchlab.errors import BatchlabError, InputError, StalledError  # noqa: E402
+from batchlab.metrics.fold import Summary  # noqa: E402
+from batchlab.policies.base import Policy  # noqa: E402
+from batchlab.scenario import Scenario, load  # noqa: E402
+from batchlab.simulate import Run, simulate  # noqa: E402
+
+__all__ = [
+    "Batch",
+    "BatchlabError",
+    "InputError",
+    "Limits",
+    "Policy",
+    "Refusal",
+    "Request",
+    "Run",
+    "Scenario",
+    "Sequence",
+    "StalledError",
+    "Summary",
+    "View",
+    "load",
+    "simulate",
+]

@@ -1,0 +1,20 @@
+"""The commands."""
+
+import click
+
+import batchlab
+from batchlab._build import build_kind
+from batchlab.cli.conform import conform
+from batchlab.cli.run import run
+from batchlab.cli.verify import verify
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version=f"{batchlab.__version__} ({build_kind()} core)", message="batchlab %(version)s")
+def cli() -> None:
+    """How LLM serving engines decide, iteration by iteration, which requests run."""
+
+
+cli.add_command(run)
+cli.add_command(verify)
+cli.add_command(conform)

@@ -1,0 +1,34 @@
+"""batchlab verify."""
+
+import dataclasses
+import json
+import sys
+
+import click
+
+from batchlab.errors import one_line
+from batchlab.trace.verify import verify as verify_trace
+
+
+@click.command()
+@click.argument("trace", type=click.Path())
+@click.option(
+    "--summary", type=click.Path(), metavar="FILE", help="Check that this summary follows from the trace too."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of lines.")
+def verify(trace: str, summary: str | None, as_json: bool) -> None:
+    """Check a TRACE against its own header, without running any scheduler.
+
+    Exits with 1 if a rule is broken; each violation is one line with the rule's name.
+    """
+    report = verify_trace(trace, summary)
+    if as_json:
+        violations = [dataclasses.asdict(violation) for violation in report.violations]
+        print(json.dumps({"trace": trace, "ok": report.ok, "violations": violations}, indent=1, ensure_ascii=False))
+    else:
+        for violation in report.violations:
+            print(one_line(str(violation)))
+        verdict = "every rule holds" if report.ok else f"{len(report.violations)} violations"
+        print(one_line(f"{trace}: {report.iterations} iterations, {report.requests} requests: {verdict}"))
+    if not report.ok:
+        sys.exit(1)

@@ -1,0 +1,66 @@
+"""Recorded cases: files that hold a load and every step that was taken on it. Ours must take the same."""
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchlab.conform import decode_first, three_modes
+from batchlab.conform.compare import Difference
+from batchlab.errors import InputError
+
+
+@dataclass(frozen=True)
+class CaseResult:
+    """The verdict on one case: `difference` is None if all is equal."""
+
+    name: str
+    path: str
+    detail: str
+    difference: Difference | None
+
+
+def conform(path: str | os.PathLike[str]) -> CaseResult:
+    """Run our policy on a recorded case and compare every iteration. Raises InputError if the file is no case."""
+    case = _read(path)
+    try:
+        detail, difference = _shape(case)(case)
+    except InputError as error:
+        error.file = error.file or str(path)
+        raise
+    return CaseResult(str(case.get("name", Path(path).stem)), str(path), detail, difference)
+
+
+def case_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
+    """The files named, and the *.json files of folders named, sorted by name within each folder."""
+    found: list[Path] = []
+    for path in map(Path, paths):
+        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        if not inside:
+            raise InputError(path, None, None, "no .json file in this folder")
+        found += inside
+    return found
+
+
+def _shape(case: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[str, Difference | None]]:
+    expected = case.get("expected")
+    if isinstance(expected, dict) and isinstance(case.get("limits"), dict) and isinstance(case.get("requests"), list):
+        if expected and set(expected) <= set(three_modes.MODES):
+            return three_modes.run_case
+        if "trace" in expected or "error" in expected:
+            return decode_first.run_case
+    raise InputError(None, None, None, "not a recorded case: it needs limits, requests and expected")
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        case = json.loads(Path(path).read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, None, None, f"not a JSON file: {error}") from error
+    if not isinstance(case, dict):
+        raise InputError(path, None, None, "not a recorded case: must be a JSON object")
+    return case

@@ -1,0 +1,21 @@
+"""What a cost model is."""
+
+from typing import Any, Protocol
+
+from batchlab.core.scheduler import Step
+
+
+class CostModel(Protocol):
+    """How long a step takes, as an integer of at least 1 in `unit`."""
+
+    unit: str
+    """`iteration`, `cost unit` or `ns`."""
+
+    idle: str
+    """`step`: time passes only by iterating, so idle iterations are taken one by one. `jump`: to the next event."""
+
+    def duration(self, step: Step) -> int:
+        """Duration of a step that has at least one entry."""
+
+    def describe(self) -> dict[str, Any]:
+        """Name and coefficients, as the trace's header states them."""

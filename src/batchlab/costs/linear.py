@@ -1,0 +1,56 @@
+"""A step's time as a sum over what it computes."""
+
+import math
+from typing import Any
+
+from batchlab.core.scheduler import Step
+from batchlab.errors import SettingError
+
+
+class Linear:
+    """per_iteration + prefill_token * prefill tokens + decode_token * decode tokens + context_token * context tokens.
+
+    Context tokens are the keys and values that the step reads: over all requests in it, the tokens computed after it.
+    The sum is rounded half up to a whole number of `unit`, at least 1, once per step. With `unit = "cost unit"` the
+    numbers are abstract: they compare schedules and say nothing about seconds.
+    """
+
+    idle = "jump"
+
+    def __init__(
+        self,
+        unit: str,
+        per_iteration: float = 0,
+        prefill_token: float = 0,
+        decode_token: float = 0,
+        context_token: float = 0,
+    ) -> None:
+        if unit not in ("cost unit", "ns"):
+            raise SettingError("unit", unit, "must be 'cost unit' or 'ns'", section="cost")
+        self.unit = unit
+        self.coefficients = {
+            "per_iteration": per_iteration,
+            "prefill_token": prefill_token,
+            "decode_token": decode_token,
+            "context_token": context_token,
+        }
+        for name, value in self.coefficients.items():
+            if not math.isfinite(value) or not 0 <= value <= 2**40:
+                raise SettingError(name, value, "must be a number from 0 to 2^40", section="cost")
+        if not any(self.coefficients.values()):
+            raise SettingError("per_iteration", 0, "at least one coefficient must be above 0", section="cost")
+
+    def duration(self, step: Step) -> int:
+        """The stated sum, rounded."""
+        c = self.coefficients
+        total = (
+            c["per_iteration"]
+            + c["prefill_token"] * step.prefill_tokens
+            + c["decode_token"] * step.decode_tokens
+            + c["context_token"] * step.context_tokens
+        )
+        return max(1, math.floor(total + 0.5)) if isinstance(total, float) else max(1, total)
+
+    def describe(self) -> dict[str, Any]:
+        """The coefficients by name."""
+        return {"model": "linear", **self.coefficients}

@@ -1,0 +1,72 @@
+"""Errors that a user can mend: something is wrong with a file, an option, a setting or a request."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable
+
+MAX_VALUE_CHARS = 80
+
+
+class BatchlabError(Exception):
+    """Base of every error that is told to the user in one line, without a traceback."""
+
+
+class StalledError(BatchlabError):
+    """The run cannot go on: nothing is scheduled and nothing will happen that could change that."""
+
+
+class InputError(BatchlabError):
+    """A wrong input, told in one line: which file, where in it, what stands there, what was expected."""
+
+    def __init__(
+        self,
+        file: str | os.PathLike[str] | None = None,
+        place: str | None = None,
+        value: object = None,
+        expected: str | None = None,
+    ) -> None:
+        super().__init__(file, place, value, expected)
+        self.file = None if file is None else os.fspath(file)
+        self.place = place
+        self.value = value
+        self.expected = expected
+
+    def __str__(self) -> str:
+        value = None if self.value is None else shorten(self.value)
+        parts = (self.file, self.place, value, self.expected)
+        return ": ".join(one_line(part) for part in parts if part is not None)
+
+
+class SettingError(InputError):
+    """A setting that a policy or a cost model refuses; whoever read the file adds its name."""
+
+    def __init__(self, name: str, value: object, expected: str, section: str = "engine") -> None:
+        super().__init__(None, f"{section}.{name}", value, expected)
+
+
+class RequestError(InputError):
+    """A request that a policy refuses to run with: which, and what about it."""
+
+    def __init__(self, id: str, field: str, value: object, expected: str) -> None:
+        super().__init__(None, f"request {shorten(id)}: {field}", value, expected)
+
+
+def one_line(text: str) -> str:
+    """The text with line breaks and everything else that does not print as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shorten(value: object) -> str:
+    """The value's repr on one line, cut to 80 characters."""
+    text = one_line(repr(value))
+    return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+
+
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` with the choice most like the name, or nothing if none is like it."""
+    close = difflib.get_close_matches(name, list(choices), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,44 @@
+"""Files that are complete or absent: written beside their final name, renamed at the end."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from batchlab.errors import InputError
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+    """A text file to write. It gets its name only if the block ends without an error; a killed run leaves no such file.
+
+    Raises InputError where it cannot be written.
+    """
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(21, "it is a directory")
+        if target.exists() and not target.is_file():  # a pipe or /dev/stdout: there is nothing to rename
+            with target.open("w", encoding="utf-8") as direct:
+                yield direct
+            return
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+    except OSError as error:
+        raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
+    try:
+        with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            yield file
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,243 @@
+"""Per-request results and run totals, folded from the event stream: the same number live and from a saved trace."""
+
+from collections import Counter
+from typing import Any
+
+from batchlab.clients.request import Request
+from batchlab.events import End, Event, Header, Iteration, Preemption
+
+
+class RequestResult:
+    """What became of one request. Times in the clock's unit; None where a time does not apply."""
+
+    __slots__ = (
+        "completed_iteration",
+        "completed_time",
+        "first_iteration",
+        "first_scheduled",
+        "first_time",
+        "in_decode",
+        "last_time",
+        "max_itl",
+        "output_times",
+        "preemptions",
+        "reason",
+        "recomputed_tokens",
+        "request",
+        "result",
+    )
+
+    def __init__(self, request: Request, keep_times: bool) -> None:
+        self.request = request
+        self.result = "pending"
+        self.reason: str | None = None
+        self.first_scheduled: int | None = None
+        self.first_iteration: int | None = None
+        self.first_time: int | None = None
+        self.last_time = 0
+        self.completed_iteration: int | None = None
+        self.completed_time: int | None = None
+        self.max_itl: int | None = None
+        self.preemptions = 0
+        self.recomputed_tokens = 0
+        self.in_decode = False
+        self.output_times: list[int] | None = [] if keep_times else None
+
+    def since_arrival(self, time: int | None) -> int | None:
+        """A point in time as a latency."""
+        return None if time is None else time - self.request.arrival
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of the summary, as docs/trace-format.md defines it."""
+        request = self.request
+        entry = {
+            "id": request.id,
+            "arrival": request.arrival,
+            "priority": request.priority,
+            "prompt": request.prompt,
+            "output": request.output,
+            "result": self.result,
+            "reason": self.reason,
+            "first_output": self.first_iteration,
+            "completed": self.completed_iteration,
+            "queue_time": self.since_arrival(self.first_scheduled),
+            "ttft": self.since_arrival(self.first_time),
+            "e2el": self.since_arrival(self.completed_time),
+            "max_itl": self.max_itl,
+            "preemptions": self.preemptions,
+            "recomputed_tokens": self.recomputed_tokens,
+        }
+        if self.output_times is not None:
+            entry["output_times"] = self.output_times
+        return entry
+
+
+class Summary:
+    """An observer that keeps one result per request and the run's totals. Memory is O(requests)."""
+
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.end: End | None = None
+        self.by_id: dict[str, RequestResult] = {}
+        self.max_queue_length = 0
+        self.preemptions = 0
+        self.rejections: Counter[str] = Counter()
+        self.unused_budget: int | None = 0
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
+        self.recomputed_tokens = 0
+        self.decode_stalls = 0
+        self.preempted_decode_stalls = 0
+        self._decoding_active = 0
+        self._decoding_parked = 0
+
+    def __call__(self, event: Event) -> None:
+        """Take in the next event."""
+        if isinstance(event, Iteration):
+            self._iteration(event)
+        elif isinstance(event, Request):
+            self.by_id[event.id] = RequestResult(event, keep_times=False)
+        elif isinstance(event, Header):
+            self.header = event
+            for request in event.requests or ():
+                self.by_id[request.id] = RequestResult(request, keep_times=True)
+        else:
+            self.end = event
+
+    @property
+    def results(self) -> list[RequestResult]:
+        """One result per request; in input order if the header lists them, else in order of arrival."""
+        return list(self.by_id.values())
+
+    def totals(self) -> dict[str, Any]:
+        """The run's totals, as docs/trace-format.md defines them."""
+        return {
+            "max_queue_length": self.max_queue_length,
+            "preemptions": self.preemptions,
+            "rejections": dict(sorted(self.rejections.items())),
+            "unused_budget": self.unused_budget,
+            "prefill_tokens": self.prefill_tokens,
+            "decode_tokens": self.decode_tokens,
+            "recomputed_tokens": self.recomputed_tokens,
+            "decode_stalls": self.decode_stalls,
+            "preempted_decode_stalls": self.preempted_decode_stalls,
+        }
+
+    def result_counts(self) -> dict[str, int]:
+        """Number of requests by result, without zeros."""
+        return dict(sorted(Counter(result.result for result in self.by_id.values()).items()))
+
+    def document(self) -> dict[str, Any]:
+        """The whole summary, ready for JSON."""
+        assert self.header is not None and self.end is not None, "the run has not ended"
+        return {
+            "schema": 1,
+            "engine": self.header.engine,
+            "rules": self.header.rules,
+            "unit": self.header.clock["unit"],
+            "termination": self.end.termination,
+            "iterations": self.end.iterations,
+            "time": self.end.time,
+            "results": self.result_counts(),
+            "totals": self.totals(),
+            "requests": [result.as_dict() for result in self.results],
+        }
+
+    def _iteration(self, event: Iteration) -> None:
+        by_id = self.by_id
+        for id in event.arrived:
+            by_id[id].result = "waiting"
+        for id, reason in event.rejected:
+            by_id[id].result, by_id[id].reason = "rejected", reason
+            self.rejections[reason] += 1
+        self._seats(event)
+        self._stalls_and_tokens(event)
+        self._emissions(event)
+        if event.queue_length > self.max_queue_length:
+            self.max_queue_length = event.queue_length
+        if event.unused is None:
+            self.unused_budget = None
+        elif self.unused_budget is not None:
+            self.unused_budget += event.unused
+
+    def _seats(self, event: Iteration) -> None:
+        """Who sits after the plan. A request preempted while it had no seat was admitted earlier in this iteration."""
+        admitted = event.admitted
+        if event.preempted:
+            admitted = list(admitted)
+            for preemption in event.preempted:
+                result = self.by_id[preemption.id]
+                if result.result != "active":
+                    admitted.remove(preemption.id)
+                    self._sit(result)
+                self._stand(result, preemption)
+        for id in admitted:
+            self._sit(self.by_id[id])
+
+    def _sit(self, result: RequestResult) -> None:
+        result.result = "active"
+        if result.in_decode:
+            self._decoding_parked -= 1
+            self._decoding_active += 1
+
+    def _stand(self, result: RequestResult, preemption: Preemption) -> None:
+        result.result = "waiting"
+        result.preemptions += 1
+        self.preemptions += 1
+        recompute = preemption.mode == "recompute"
+        if result.in_decode:
+            self._decoding_active -= 1
+            self._decoding_parked += not recompute
+        if recompute:
+            result.in_decode = False
+            result.recomputed_tokens += preemption.computed
+            self.recomputed_tokens += preemption.computed
+
+    def _stalls_and_tokens(self, event: Iteration) -> None:
+        prefill = decodes = 0
+        for id, phase, tokens in event.scheduled:
+            if phase == "decode":
+                decodes += 1
+            else:
+                prefill += tokens
+                result = self.by_id[id]
+                if result.first_scheduled is None:
+                    result.first_scheduled = event.start
+        self.prefill_tokens += prefill
+        self.decode_tokens += decodes
+        if prefill:
+            self.decode_stalls += self._decoding_active - decodes
+            self.preempted_decode_stalls += self._decoding_parked
+
+    def _emissions(self, event: Iteration) -> None:
+        by_id, end = self.by_id, event.end
+        for id, phase, _ in event.scheduled:
+            if phase == "decode":
+                self._token(by_id[id], end)
+        for id in event.prefill_done:
+            result = by_id[id]
+            result.in_decode = True
+            self._decoding_active += 1
+            self._token(result, end)
+        for id in event.first_token:
+            by_id[id].first_iteration = event.iteration
+        for id in event.completed:
+            result = by_id[id]
+            result.result = "completed"
+            result.completed_iteration = event.iteration
+            result.completed_time = end
+            result.in_decode = False
+            self._decoding_active -= 1
+
+    @staticmethod
+    def _token(result: RequestResult, end: int) -> None:
+        if result.first_time is None:
+            result.first_time = end
+            result.max_itl = 0
+        else:
+            gap = end - result.last_time
+            if gap > result.max_itl:  # type: ignore[operator]  # set with the first token
+                result.max_itl = gap
+        result.last_time = end
+        if result.output_times is not None:
+            result.output_times.append(end)

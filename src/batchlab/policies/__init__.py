@@ -1,0 +1,83 @@
+"""Policies by name: each file here is one engine's decisions. A new one needs no entry anywhere."""
+
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from pathlib import Path
+from typing import Any
+
+from batchlab.errors import InputError, nearest
+from batchlab.policies.base import Policy
+
+
+def names() -> list[str]:
+    """The built-in policies' names, sorted: the files of this folder that define one, with dashes."""
+    return sorted(
+        module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__) if _class_in(module.name) is not None
+    )
+
+
+def find(name: str) -> type[Any]:
+    """The class of a built-in policy (`decode-first`) or of one's own (`my_policy.py:MyPolicy`)."""
+    if ":" in name or name.endswith(".py"):
+        return _from_file(name)
+    known = names()
+    if name not in known:
+        raise InputError(
+            None, "engine.policy", name, f"one of {', '.join(known)}, or FILE.py:CLASS{nearest(name, known)}"
+        )
+    found = _class_in(name.replace("-", "_"))
+    assert found is not None
+    return found
+
+
+def on_arrival(policy: Any) -> Any:
+    """A policy's door; a class of one's own without one has the default door."""
+    own = getattr(policy, "on_arrival", None)
+    return own if own is not None else Policy().on_arrival
+
+
+def _class_in(module_name: str) -> type[Policy] | None:
+    module = importlib.import_module(f"{__name__}.{module_name}")
+    for value in vars(module).values():
+        if (
+            inspect.isclass(value)
+            and issubclass(value, Policy)
+            and value is not Policy
+            and value.__module__ == module.__name__
+        ):
+            return value
+    return None
+
+
+def _from_file(name: str) -> type[Any]:
+    path, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
+    if not Path(path).is_file():
+        raise InputError(path, None, None, "no such file; a policy of your own is given as FILE.py:CLASS")
+    spec = importlib.util.spec_from_file_location(f"batchlab_user_{Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(path, None, None, "not a Python file; a policy of your own is given as FILE.py:CLASS")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(path, None, None, f"cannot be imported: {type(error).__name__}: {error}") from error
+    classes = [
+        key
+        for key, value in vars(module).items()
+        if inspect.isclass(value) and value.__module__ == spec.name and callable(getattr(value, "plan", None))
+    ]
+    if class_name not in classes:
+        if not class_name and len(classes) == 1:
+            class_name = classes[0]
+        else:
+            shown = ", ".join(classes) or "none found"
+            raise InputError(
+                path,
+                "class",
+                class_name or None,
+                f"name a class with a plan method: {shown}{nearest(class_name, classes)}",
+            )
+    found: type[Any] = getattr(module, class_name)
+    return found

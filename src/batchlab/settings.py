@@ -1,0 +1,120 @@
+"""Checking settings against what takes them: one model a section, one clear line an error."""
+
+import inspect
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from batchlab.errors import InputError, nearest
+
+MOST_TOKENS = 2**40
+"""Largest length, limit or count that is accepted: far beyond any use, far below what overflows."""
+LATEST = 2**62
+"""Largest time that is accepted; in ns, 146 years."""
+
+Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+CountOrZero = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Time = Annotated[int, Field(ge=0, le=LATEST)]
+
+
+class Table(BaseModel):
+    """A section of a file: no unknown keys, no silent conversions (1.0, "1" and true are not the integer 1)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LimitSettings(Table):
+    """The core's own settings, given in [engine] beside the policy's."""
+
+    max_num_seqs: Count | None = None
+    max_num_batched_tokens: Count | None = None
+    max_queue: CountOrZero | None = None
+
+
+def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
+    """The named parameters that a class is made with."""
+    if callable_.__init__ is object.__init__:
+        return {}
+    found = list(inspect.signature(callable_.__init__).parameters.values())[1:]
+    return {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def construct(callable_: Any, settings: Mapping[str, Any], section: str) -> Any:
+    """Make an object from a section's settings, checked against its signature. Raises InputError, without a file."""
+    fields: dict[str, Any] = {}
+    for name, p in parameters(callable_).items():
+        kind = Any if p.annotation is p.empty else p.annotation
+        fields[name] = (kind, ... if p.default is p.empty else p.default)
+    model = create_model(callable_.__name__, __config__=Table.model_config, **fields)
+    checked = validate(model, dict(settings), section)
+    return callable_(**{name: getattr(checked, name) for name in fields})
+
+
+def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterable[str] = ()) -> Any:
+    """The data as a model, or InputError (without a file) about the first thing that is wrong."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        location = [
+            part for part in first["loc"] if not (isinstance(part, str) and part.startswith(("int", "literal")))
+        ]
+        if prefix:
+            location.insert(0, prefix)
+        missing = first["type"] == "missing"
+        expected = _expectation(first)
+        if first["type"] == "extra_forbidden":
+            siblings = [*_sibling_keys(model, first["loc"]), *known]
+            expected = f"unknown key{nearest(str(first['loc'][-1]), siblings)}"
+        value = None if missing or first["type"] == "extra_forbidden" else first["input"]
+        raise InputError(None, place(location), value, expected) from None
+
+
+def place(location: Iterable[Any]) -> str:
+    """A path into a document, as `workload.requests[3].prompt`."""
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def _sibling_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        for candidate in (annotation, *getattr(annotation, "__args__", ())):
+            if inspect.isclass(candidate) and issubclass(candidate, BaseModel):
+                model = candidate
+                break
+    return list(model.model_fields)
+
+
+def _expectation(error: Any) -> str:
+    context = error.get("ctx", {})
+    match error["type"]:
+        case "missing":
+            return "is missing"
+        case "greater_than_equal":
+            return f"must be at least {context['ge']}"
+        case "less_than_equal":
+            return f"must be at most {context['le']}"
+        case "int_type" | "int_parsing_size":
+            return "must be an integer"
+        case "float_type":
+            return "must be a number"
+        case "bool_type":
+            return "must be true or false"
+        case "string_type":
+            return "must be a text"
+        case "list_type":
+            return "must be a list"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return "must be a table of settings"
+        case "string_too_short":
+            return "must not be empty"
+        case "value_error":
+            return str(context["error"])
+        case _:
+            return str(error["msg"]).removeprefix("Input should be ")

@@ -1,0 +1,1 @@
+"""The iteration trace: reading and verifying it. Imports nothing of the simulator."""

@@ -1,0 +1,97 @@
+"""Events as the JSON objects of docs/trace-format.md, and back."""
+
+from typing import Any
+
+import batchlab
+from batchlab.clients.request import Request
+from batchlab.events import End, Event, Header, Iteration, Preemption
+
+SCHEMA = 1
+
+
+def request_fields(request: Request) -> dict[str, Any]:
+    """A request as the trace writes it."""
+    return {
+        "id": request.id,
+        "arrival": request.arrival,
+        "prompt": request.prompt,
+        "output": request.output,
+        "max_tokens": request.max_tokens,
+        "priority": request.priority,
+    }
+
+
+def encode(event: Event) -> dict[str, Any]:
+    """Any event but the end, which also carries the totals, as one line's object."""
+    if isinstance(event, Iteration):
+        return _iteration(event)
+    if isinstance(event, Request):
+        return {"type": "request", **request_fields(event)}
+    assert isinstance(event, Header)
+    line = {
+        "type": "header",
+        "schema": SCHEMA,
+        "batchlab": batchlab.__version__,
+        "engine": event.engine,
+        "rules": event.rules,
+        "settings": event.settings,
+        "limits": event.limits,
+        "clock": event.clock,
+        "max_iterations": event.max_iterations,
+        "max_tokens_rule": event.max_tokens_rule,
+        "source": event.source,
+    }
+    if event.requests is not None:
+        line["requests"] = [request_fields(request) for request in event.requests]
+    return line
+
+
+def encode_end(event: End, results: dict[str, int], totals: dict[str, Any]) -> dict[str, Any]:
+    """The last line: the end with what the iterations add up to."""
+    return {
+        "type": "end",
+        "termination": event.termination,
+        "iterations": event.iterations,
+        "time": event.time,
+        "results": results,
+        "totals": totals,
+    }
+
+
+def _iteration(event: Iteration) -> dict[str, Any]:
+    return {
+        "type": "iteration",
+        "iteration": event.iteration,
+        "start": event.start,
+        "end": event.end,
+        "arrived": event.arrived,
+        "rejected": [{"id": id, "reason": reason} for id, reason in event.rejected],
+        "preempted": [{"id": p.id, "mode": p.mode, "place": p.place, "computed": p.computed} for p in event.preempted],
+        "admitted": event.admitted,
+        "scheduled": event.scheduled,
+        "prefill_done": event.prefill_done,
+        "first_token": event.first_token,
+        "completed": event.completed,
+        "queue": event.queue,
+        "active": event.active,
+        "unused": event.unused,
+        "idle": event.idle,
+    }
+
+
+def decode(line: dict[str, Any]) -> Event:
+    """A line's object as an event; the line has the form that docs/trace-format.md states."""
+    kind = line["type"]
+    if kind == "iteration":
+        fields = {key: value for key, value in line.items() if key != "type"}
+        fields["rejected"] = [(entry["id"], entry["reason"]) for entry in line["rejected"]]
+        fields["preempted"] = [Preemption(**entry) for entry in line["preempted"]]
+        fields["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
+        return Iteration(**fields)
+    if kind == "request":
+        return Request(**{key: value for key, value in line.items() if key != "type"})
+    if kind == "end":
+        return End(line["termination"], line["iterations"], line["time"])
+    fields = {key: value for key, value in line.items() if key not in ("type", "schema", "batchlab")}
+    fields["requests"] = [Request(**entry) for entry in line["requests"]] if "requests" in line else None
+    return Header(**fields)

@@ -1,0 +1,239 @@
+"""The fields of each kind of line and their types: the trace format as a table of small checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from batchlab.errors import nearest, shorten
+
+SCHEMA_VERSION = 1
+MAX_LISTED_IDS = 256
+
+Problems = list[tuple[str, str]]
+"""(path of the field, what is wrong with it)."""
+Check = Callable[[str, Any, Problems], None]
+
+
+def check_line(obj: dict[str, Any]) -> Problems:
+    """Everything that is wrong with the form of one line."""
+    problems: Problems = []
+    kind = obj.get("type")
+    if not isinstance(kind, str) or kind not in LINES:
+        given = "missing" if "type" not in obj else shorten(kind)
+        hint = nearest(kind, LINES) if isinstance(kind, str) else ""
+        return [("type", f"{given}: one of {', '.join(LINES)} expected{hint}")]
+    LINES[kind]("", obj, problems)
+    return problems
+
+
+def _integer(least: int | None = None, null: bool = False) -> Check:
+    expected = "an integer" + ("" if least is None else f" >= {least}") + (" or null" if null else "")
+
+    def check(path: str, value: Any, out: Problems) -> None:
+        if value is None and null:
+            return
+        if type(value) is not int or (least is not None and value < least):
+            out.append((path, f"{shorten(value)}: {expected} expected"))
+
+    return check
+
+
+def _text(null: bool = False, empty: bool = False) -> Check:
+    expected = ("a string" if empty else "a string that is not empty") + (" or null" if null else "")
+
+    def check(path: str, value: Any, out: Problems) -> None:
+        if value is None and null:
+            return
+        if not isinstance(value, str) or not (value or empty):
+            out.append((path, f"{shorten(value)}: {expected} expected"))
+
+    return check
+
+
+def _one_of(*choices: Any) -> Check:
+    expected = " or ".join(shorten(choice) for choice in choices)
+
+    def check(path: str, value: Any, out: Problems) -> None:
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            out.append((path, f"{shorten(value)}: {expected} expected"))
+
+    return check
+
+
+def _list_of(item: Check) -> Check:
+    def check(path: str, value: Any, out: Problems) -> None:
+        if not isinstance(value, list):
+            out.append((path, f"{shorten(value)}: a list expected"))
+            return
+        for place, entry in enumerate(value):
+            item(f"{path}[{place}]", entry, out)
+
+    return check
+
+
+def _counts(names: tuple[str, ...] | None = None) -> Check:
+    def check(path: str, value: Any, out: Problems) -> None:
+        if not isinstance(value, dict):
+            out.append((path, f"{shorten(value)}: an object expected"))
+            return
+        for name, count in value.items():
+            if names is not None and name not in names:
+                out.append((f"{path}.{name}", f"unknown: one of {', '.join(names)} expected"))
+            _integer(1)(f"{path}.{name}", count, out)
+
+    return check
+
+
+def _record(required: dict[str, Check], optional: dict[str, Check] | None = None, free: bool = False) -> Check:
+    """An object with these fields; `free` lets any other field stand beside them."""
+    fields = {**required, **(optional or {})}
+
+    def check(path: str, value: Any, out: Problems) -> None:
+        if not isinstance(value, dict):
+            out.append((path, f"{shorten(value)}: an object expected"))
+            return
+        prefix = f"{path}." if path else ""
+        for name in required:
+            if name not in value:
+                out.append((prefix + name, "missing"))
+        for name, entry in value.items():
+            if name in fields:
+                fields[name](prefix + name, entry, out)
+            elif not free:
+                out.append((prefix + name, f"unknown field{nearest(name, fields)}"))
+
+    return check
+
+
+def _ids(unique: bool) -> Check:
+    def check(path: str, value: Any, out: Problems) -> None:
+        if not isinstance(value, list):
+            out.append((path, f"{shorten(value)}: a list of ids expected"))
+        elif not all(isinstance(entry, str) and entry for entry in value):
+            out.append((path, f"{shorten(value)}: ids that are strings and not empty expected"))
+        elif unique and len(set(value)) < len(value):
+            out.append((path, f"{shorten(value)}: each id only once expected"))
+
+    return check
+
+
+def _ids_or_number(path: str, value: Any, out: Problems) -> None:
+    if type(value) is int:
+        if value <= MAX_LISTED_IDS:
+            out.append((path, f"{value}: up to {MAX_LISTED_IDS} a list of ids expected"))
+        return
+    _ids(unique=True)(path, value, out)
+    if isinstance(value, list) and len(value) > MAX_LISTED_IDS:
+        out.append((path, f"{len(value)} ids: above {MAX_LISTED_IDS} their number expected"))
+
+
+def _batch_entry(path: str, value: Any, out: Problems) -> None:
+    if not isinstance(value, list) or len(value) != 3:
+        out.append((path, f"{shorten(value)}: [id, phase, tokens] expected"))
+        return
+    name, phase, tokens = value
+    if not isinstance(name, str) or not name:
+        out.append((f"{path}[0]", f"{shorten(name)}: an id expected"))
+    if phase not in ("prefill", "decode"):
+        out.append((f"{path}[1]", f"{shorten(phase)}: 'prefill' or 'decode' expected"))
+    if type(tokens) is not int or tokens < 1:
+        out.append((f"{path}[2]", f"{shorten(tokens)}: an integer >= 1 expected"))
+
+
+_REQUEST: dict[str, Check] = {
+    "id": _text(),
+    "arrival": _integer(0),
+    "prompt": _integer(1),
+    "output": _integer(1),
+    "max_tokens": _integer(1),
+    "priority": _integer(),
+}
+
+_HEADER: dict[str, Check] = {
+    "type": _one_of("header"),
+    "schema": _one_of(SCHEMA_VERSION),
+    "batchlab": _text(),
+    "engine": _text(),
+    "rules": _text(),
+    "settings": _record({}, free=True),
+    "limits": _record(
+        {
+            "max_num_seqs": _integer(1, null=True),
+            "max_num_batched_tokens": _integer(1, null=True),
+            "max_queue": _integer(0, null=True),
+        }
+    ),
+    "clock": _record(
+        {
+            "unit": _one_of("iteration", "cost unit", "ns"),
+            "cost": _record({"model": _text()}, free=True),
+            "idle": _one_of("step", "jump"),
+        }
+    ),
+    "max_iterations": _integer(0, null=True),
+    "max_tokens_rule": _one_of("given", "output", "mixed"),
+    "source": _record(
+        {
+            "name": _text(null=True, empty=True),
+            "sha256": _text(null=True),
+            "requests": _integer(0, null=True),
+        }
+    ),
+}
+
+_ITERATION: dict[str, Check] = {
+    "type": _one_of("iteration"),
+    "iteration": _integer(0),
+    "start": _integer(0),
+    "end": _integer(0),
+    "arrived": _ids(unique=False),
+    "rejected": _list_of(_record({"id": _text(), "reason": _text()})),
+    "preempted": _list_of(
+        _record(
+            {
+                "id": _text(),
+                "mode": _one_of("keep", "recompute", "swap"),
+                "place": _one_of("front", "back", "key"),
+                "computed": _integer(0),
+            }
+        )
+    ),
+    "admitted": _ids(unique=False),
+    "scheduled": _list_of(_batch_entry),
+    "prefill_done": _ids(unique=False),
+    "first_token": _ids(unique=False),
+    "completed": _ids(unique=False),
+    "queue": _ids_or_number,
+    "active": _ids_or_number,
+    "unused": _integer(null=True),
+    "idle": _text(null=True),
+}
+
+_END: dict[str, Check] = {
+    "type": _one_of("end"),
+    "termination": _one_of("all_terminal", "iteration_limit"),
+    "iterations": _integer(0),
+    "time": _integer(0),
+    "results": _counts(("completed", "rejected", "waiting", "active", "pending")),
+    "totals": _record(
+        {
+            "max_queue_length": _integer(0),
+            "preemptions": _integer(0),
+            "rejections": _counts(),
+            "unused_budget": _integer(null=True),
+            "prefill_tokens": _integer(0),
+            "decode_tokens": _integer(0),
+            "recomputed_tokens": _integer(0),
+            "decode_stalls": _integer(0),
+            "preempted_decode_stalls": _integer(0),
+        }
+    ),
+}
+
+LINES: dict[str, Check] = {
+    "header": _record(_HEADER, optional={"requests": _list_of(_record(_REQUEST))}),
+    "request": _record({"type": _one_of("request"), **_REQUEST}),
+    "iteration": _record(_ITERATION),
+    "end": _record(_END),
+}
