@@ -10,29 +10,11 @@ from batchlab import policies
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
 from batchlab.core.scheduler import Core, Limits, PolicyError, Step
+from batchlab.core.script import Script
 from batchlab.core.sequence import Sequence as CoreSequence
 from batchlab.costs.base import CostModel
 from batchlab.errors import BatchlabError, StalledError
 from batchlab.events import LIST_LIMIT, End, Header, Iteration, Observer, Preemption
-
-
-class Script:
-    """The simulated executor: it alone knows the true output lengths."""
-
-    def __init__(self, requests: Sequence[Request], cost: CostModel) -> None:
-        self.cost = cost
-        self._left = [request.output for request in requests]
-
-    def run(self, step: Step) -> tuple[int, list[CoreSequence]]:
-        """Duration of the step, and the sequences whose last token it emits."""
-        finished = []
-        left = self._left
-        for seq in step.sampled:
-            position = seq.position
-            left[position] -= 1
-            if left[position] == 0:
-                finished.append(seq)
-        return self.cost.duration(step), finished
 
 
 @dataclass
@@ -113,7 +95,7 @@ class _Loop:
         self.observers = observers
         self.core = Core(run.limits)
         self.client = Listed(run.requests)
-        self.executor = Script(run.requests, run.cost)
+        self.script = Script(request.output for request in run.requests)
         self.door = policies.on_arrival(run.policy)
         self.now = 0
         self.iterations = 0
@@ -143,7 +125,7 @@ class _Loop:
             arrived.append(r.id)
         step = core.plan(self.run.policy.plan)
         if step.entries:
-            duration, finished = self.executor.run(step)
+            duration, finished = self.run.cost.duration(step), self.script.finished(step)
         else:
             duration, finished = self._idle_duration(step), []
         self.now += duration

@@ -1,14 +1,13 @@
 """The batch being built: a policy's only hands."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from batchlab.core.queue import WaitingQueue
 from batchlab.core.sequence import ARRIVED, DECODE, DONE, PREFILL, RUNNING, WAITING, Sequence
 
 if TYPE_CHECKING:
-    from batchlab.core.scheduler import Core
+    from batchlab.core.scheduler import Limits
 
 
 class Refusal(Enum):
@@ -24,6 +23,7 @@ class Refusal(Enum):
     CLOSED = "not in a state that allows it"
 
 
+NO_LIMIT = 1 << 62
 MODES = ("keep", "recompute")
 PLACES = ("front", "back")
 
@@ -34,17 +34,18 @@ class Batch:
     One object serves all iterations; the core empties it at the start of each.
     """
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        limits = core.limits
-        self._max_num_seqs = limits.max_num_seqs
-        self._token_budget = limits.max_num_batched_tokens
-        self._max_queue = limits.max_queue
+    def __init__(self, limits: "Limits", running: list[Sequence], waiting: WaitingQueue) -> None:
+        self._limits = limits
+        self._running = running
+        self._waiting = waiting
+        self._seat_cap = NO_LIMIT if limits.max_num_seqs is None else limits.max_num_seqs
+        self._queue_cap = NO_LIMIT if limits.max_queue is None else limits.max_queue
+        self._budget = NO_LIMIT if limits.max_num_batched_tokens is None else limits.max_num_batched_tokens
         self._open(0)
 
     def _open(self, now: int) -> None:
         self.now = now
-        self.tokens_left = self._token_budget  # None: no budget
+        self._left = self._budget
         self.entries: list[tuple[Sequence, str, int]] = []  # (sequence, phase, tokens), in scheduling order
         self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, str, str, int]] = []  # (sequence, mode, place, computed before)
@@ -53,28 +54,32 @@ class Batch:
     # Questions
 
     @property
+    def tokens_left(self) -> int | None:
+        """Token budget left in this iteration, None without a budget."""
+        return None if self._budget == NO_LIMIT else self._left
+
+    @property
     def seats_left(self) -> int | None:
         """Free seats, None without a cap."""
-        return None if self._max_num_seqs is None else self._max_num_seqs - len(self._core.running)
+        return None if self._seat_cap == NO_LIMIT else self._seat_cap - len(self._running)
 
     @property
     def queue_left(self) -> int | None:
         """Free places in the queue, None without a bound."""
-        return None if self._max_queue is None else self._max_queue - len(self._core.waiting)
+        return None if self._queue_cap == NO_LIMIT else self._queue_cap - len(self._waiting)
 
     # Verbs
 
     def admit(self, seq: Sequence) -> Refusal | None:
         """Give a newcomer or a waiting sequence a seat, at the end of the running list, with or without tokens."""
-        core = self._core
         if seq.state == RUNNING or seq.state == DONE:
             return Refusal.CLOSED
-        if self._max_num_seqs is not None and len(core.running) >= self._max_num_seqs:
+        if len(self._running) >= self._seat_cap:
             return Refusal.SEATS
         if seq.state == WAITING:
-            core.waiting.remove(seq)
+            self._waiting.remove(seq)
         seq.state = RUNNING
-        core.running.append(seq)
+        self._running.append(seq)
         self.admitted.append(seq)
         return None
 
@@ -89,12 +94,10 @@ class Batch:
             tokens = at_most
         if seq.scheduled or tokens < 1:
             return Refusal.NOTHING
-        left = self.tokens_left
-        if left is not None:
-            if left < 1:
-                return Refusal.TOKENS
-            if left < tokens:
-                tokens = left
+        if self._left < 1:
+            return Refusal.TOKENS
+        if self._left < tokens:
+            tokens = self._left
         if seq.state != RUNNING:
             refusal = self.admit(seq)
             if refusal is not None:
@@ -113,10 +116,9 @@ class Batch:
             raise ValueError(f"preempt: mode is one of {MODES}, place one of {PLACES}, not {mode!r}, {place!r}")
         if seq.state != RUNNING:
             return Refusal.CLOSED
-        core = self._core
         if seq.scheduled:
             self._refund(seq)
-        core.running.remove(seq)
+        self._running.remove(seq)
         self.preempted.append((seq, mode, place, seq.computed))
         seq.state = WAITING
         seq.preemptions += 1
@@ -124,19 +126,19 @@ class Batch:
             seq.computed = 0
             seq.prefill_target = seq.known
         if place == "front":
-            core.waiting.push_front(seq)
+            self._waiting.push_front(seq)
         else:
-            core.waiting.append(seq)
+            self._waiting.append(seq)
         return None
 
     def enqueue(self, seq: Sequence) -> Refusal | None:
         """Put a newcomer at the back of the queue, if its bound allows."""
         if seq.state != ARRIVED:
             return Refusal.CLOSED
-        if self._max_queue is not None and len(self._core.waiting) >= self._max_queue:
+        if len(self._waiting) >= self._queue_cap:
             return Refusal.QUEUE
         seq.state = WAITING
-        self._core.waiting.append(seq)
+        self._waiting.append(seq)
         return None
 
     def reject(self, seq: Sequence, reason: str) -> Refusal | None:
@@ -144,7 +146,7 @@ class Batch:
         if seq.state == RUNNING or seq.state == DONE:
             return Refusal.CLOSED
         if seq.state == WAITING:
-            self._core.waiting.remove(seq)
+            self._waiting.remove(seq)
         seq.state = DONE
         self.rejected.append((seq, str(reason)))
         return None
@@ -153,28 +155,27 @@ class Batch:
 
     def decode_all(self) -> None:
         """Every running sequence in its decode phase gets its token, in running order, while the budget lasts."""
-        left = self.tokens_left
+        left = self._left
         entries = self.entries
-        for seq in self._core.running:
+        for seq in self._running:
             if seq.computed >= seq.prefill_target and not seq.scheduled:
-                if left is not None:
-                    if left < 1:
-                        break
-                    left -= 1
+                if left < 1:
+                    break
+                left -= 1
                 seq.scheduled = 1
                 entries.append((seq, DECODE, 1))
-        self.tokens_left = left
+        self._left = left
 
     def prefill_all(self, chunk: int | None = None) -> None:
         """Every running sequence with prefill left gets min(chunk, what is left, budget left), in running order."""
-        for seq in self._core.running:
+        for seq in self._running:
             if seq.computed < seq.prefill_target and self.schedule(seq, chunk) is Refusal.TOKENS:
                 break
 
     def admit_waiting(self) -> None:
         """Waiting sequences take free seats, from the queue's front, until there is no seat or nobody waits."""
         while True:
-            seq = self._core.waiting.head
+            seq = self._waiting.head
             if seq is None or self.admit(seq) is not None:
                 break
 
@@ -183,11 +184,9 @@ class Batch:
     def _put(self, seq: Sequence, tokens: int) -> None:
         seq.scheduled = tokens
         self.entries.append((seq, PREFILL if seq.computed < seq.prefill_target else DECODE, tokens))
-        if self.tokens_left is not None:
-            self.tokens_left -= tokens
+        self._left -= tokens
 
     def _refund(self, seq: Sequence) -> None:
-        if self.tokens_left is not None:
-            self.tokens_left += seq.scheduled
+        self._left += seq.scheduled
         seq.scheduled = 0
         self.entries = [entry for entry in self.entries if entry[0] is not seq]

@@ -96,7 +96,7 @@ class Core:
         self.limits = limits
         self.running: list[Sequence] = []
         self.waiting = WaitingQueue()
-        self.batch = Batch(self)
+        self.batch = Batch(limits, self.running, self.waiting)
         self.view = View(self)
         self.serial = 0
 
@@ -170,5 +170,5 @@ class Core:
             for seq in finished:
                 seq.state = DONE
             completed = [seq for seq in self.running if seq.state == DONE]
-            self.running = [seq for seq in self.running if seq.state == RUNNING]
+            self.running[:] = [seq for seq in self.running if seq.state == RUNNING]
         return first, completed

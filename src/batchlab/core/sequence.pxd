@@ -1,0 +1,5 @@
+cdef class Sequence:
+    cdef public long long position, arrival, prompt_tokens, max_tokens, priority
+    cdef public long long known, computed, prefill_target, scheduled, preemptions
+    cdef public int state
+    cdef public object id
