@@ -56,8 +56,9 @@ class BuildCore(build_ext):
             [Extension(ext.name, ext.sources) for ext in self.extensions],
             build_dir=str(Path(self.build_temp, "cython")),
             # Annotations are for the type checker; only a .pxd gives C types. Otherwise Cython
-            # would reject at run time what the source accepts (a bool for an int).
-            compiler_directives={"language_level": 3, "annotation_typing": False},
+            # would reject at run time what the source accepts (a bool for an int). A verb that is
+            # given None must fail as the source does.
+            compiler_directives={"language_level": 3, "annotation_typing": False, "nonecheck": True},
             force=True,  # times of files say too little: after a checkout an old one may be newer
             quiet=True,
         )

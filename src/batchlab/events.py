@@ -26,6 +26,29 @@ class Header:
     max_tokens_rule: str
     source: dict[str, Any]
     requests: list[Request] | None
+    queue: dict[str, Any]
+    deadlines: str
+    retry: dict[str, int] | None
+    steps_in_flight: int
+    batching: str = "iteration"
+
+
+@dataclass(slots=True)
+class Rejection:
+    """One rejection: who, why, and when the client tries again; None if that was its last attempt."""
+
+    id: str
+    reason: str
+    retry_at: int | None = None
+
+
+@dataclass(slots=True)
+class Dropped:
+    """A request that ended without its last token after it had been taken in: `cancelled`, `expired` or `failed`."""
+
+    id: str
+    result: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -46,17 +69,23 @@ class Iteration:
     start: int
     end: int
     arrived: list[str]
-    rejected: list[tuple[str, str]]
+    rejected: list[Rejection]
+    dropped: list[Dropped]
     preempted: list[Preemption]
     admitted: list[str]
+    cached: list[tuple[str, int]]
     scheduled: list[tuple[str, str, int]]
+    delivers: int | None
     prefill_done: list[str]
     first_token: list[str]
     completed: list[str]
+    discarded: list[str]
     queue: list[str] | int
     active: list[str] | int
     unused: int | None
     idle: str | None
+    note: str | None = None
+    kv: dict[str, int] | None = None
 
     @property
     def queue_length(self) -> int:

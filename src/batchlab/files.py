@@ -20,22 +20,34 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
     try:
         if target.is_dir():
             raise IsADirectoryError(21, "it is a directory")
-        if target.exists() and not target.is_file():  # a pipe or /dev/stdout: there is nothing to rename
+        if target.exists() and not target.is_file():  # a pipe or a device: there is nothing to rename
             with target.open("w", encoding="utf-8") as direct:
                 yield direct
             return
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+        try:
+            with open(handle, "w", encoding="utf-8", newline="\n") as file:
+                yield file
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
+
+
+def flush(file: IO[str], path: str | os.PathLike[str]) -> None:
+    """Write out what is buffered. Where several files belong together, none gets its name if one cannot be written."""
+    try:
+        file.flush()
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
-    try:
-        with open(handle, "w", encoding="utf-8", newline="\n") as file:
-            yield file
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        raise
 
 
 def _umask() -> int:

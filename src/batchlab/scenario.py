@@ -4,70 +4,33 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
-
 from batchlab import costs, policies
 from batchlab.clients.request import Request
+from batchlab.clients.written import RequestTable, WorkloadTable
 from batchlab.core.scheduler import Limits
 from batchlab.errors import InputError, nearest
-from batchlab.settings import Count, LimitSettings, Table, Time, construct, parameters, validate
+from batchlab.order import QueueOrder
+from batchlab.settings import Count, LimitSettings, Table, construct, parameters, place, validate
 from batchlab.simulate import Run
-
-PRIORITY_NAMES = {"high": 0, "normal": 1}
-DEFAULT_STEP_LIMIT = 1_000_000
-"""Iteration limit where time passes only by iterating and the file gives none: an idle gap must not run for ever."""
-
-
-class RequestTable(Table):
-    """One request, written out."""
-
-    id: str = Field(min_length=1)
-    arrival: Time
-    prompt: Count
-    output: Count
-    max_tokens: Count | None = None
-    priority: int | Literal["high", "normal"] = "normal"
-
-    @field_validator("id")
-    @classmethod
-    def _encodable(cls, value: str) -> str:
-        value.encode()
-        return value
-
-    @field_validator("priority")
-    @classmethod
-    def _bounded(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and abs(value) > 2**31:
-            raise ValueError("must lie between -2^31 and 2^31")
-        return value
-
-    @model_validator(mode="after")
-    def _limit_covers_output(self) -> "RequestTable":
-        if self.max_tokens is not None and self.max_tokens < self.output:
-            raise ValueError(f"max_tokens = {self.max_tokens} must be at least output = {self.output}")
-        return self
-
-    def request(self) -> Request:
-        """The request; without a max_tokens of its own it gets its true output length, an oracle."""
-        priority = PRIORITY_NAMES.get(self.priority, 1) if isinstance(self.priority, str) else self.priority
-        limit = self.output if self.max_tokens is None else self.max_tokens
-        return Request(self.id, self.arrival, self.prompt, self.output, limit, priority)
-
-
-class WorkloadTable(Table):
-    """[workload]: who asks."""
-
-    requests: list[RequestTable]
 
 
 class RunTable(Table):
-    """[run]: when to stop."""
+    """[run]: when to stop, and what becomes of a request whose deadline has passed."""
 
     max_iterations: Count | None = None
+    deadlines: Literal["keep", "drop"] = "keep"
+
+
+class QueueTable(Table):
+    """[queue]: who waits where, and who goes when it is full."""
+
+    order: Literal["arrival", "priority"] = "arrival"
+    aging: Count | None = None
+    when_full: Literal["reject", "shed"] = "reject"
 
 
 class ScenarioTable(Table):
@@ -76,6 +39,7 @@ class ScenarioTable(Table):
     title: str = ""
     engine: dict[str, Any]
     cost: dict[str, Any]
+    queue: QueueTable = QueueTable()
     run: RunTable = RunTable()
     workload: WorkloadTable
 
@@ -87,14 +51,35 @@ class Scenario:
     name: str
     title: str
     runs: list[Run]
+    path: str = ""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """Dotted key of each override -> the place in the file that it took."""
+
+    def locate(self, error: InputError) -> InputError:
+        """An error about the document with the file's name, or the override's, before it."""
+        if error.file is None:
+            wrong = error.place or ""
+            for key, at in self.overrides.items():
+                if wrong == at or wrong.startswith(f"{at}.") or at.startswith(f"{wrong}."):
+                    error.file = f"--set {key}{wrong[len(at) :]}"
+                    error.place = None
+                    return error
+            error.file = self.path
+        return error
 
 
 def load(
-    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, engines: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    engines: Sequence[str] = (),
+    workload: str | os.PathLike[str] | None = None,
+    check: bool = True,
 ) -> Scenario:
     """Read a scenario file. Raises InputError.
 
     overrides: values by dotted key, such as {"engine.prefill_chunk": 2}. engines: policies instead of the file's.
+    workload: a workload file instead of the scenario's, relative to the current folder. check: ask every policy at once
+    whether it can run this; otherwise `simulate` asks.
     """
     try:
         data = Path(path).read_bytes()
@@ -103,20 +88,21 @@ def load(
         raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(path, None, None, f"not valid TOML: {error}") from error
-    for key, value in (overrides or {}).items():
-        _override(document, key, value)
+    places = {key: _override(document, key, value) for key, value in (overrides or {}).items()}
+    if workload is not None:
+        _override(document, "workload.file", os.fspath(workload))
+    folder = Path(path).parent if workload is None else Path()
+    name = Path(path).name
     try:
-        source = {"name": Path(path).name, "sha256": hashlib.sha256(data).hexdigest()}
-        return build(document, Path(path).name, source, engines)
+        source = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
+        built = build(document, name, source, engines, folder)
+        for run in built.runs if check else ():
+            run.check()
     except InputError as error:
-        given = any(
-            error.place and (error.place == key or error.place.startswith(f"{key}.")) for key in overrides or ()
-        )
-        error.file = f"--set {error.place}" if given else error.file or str(path)
-        error.place = None if given else error.place
-        raise
+        raise Scenario(name, "", [], str(path), places).locate(error) from error.__cause__
+    return replace(built, path=str(path), overrides=places)
 
 
 def build(
@@ -124,19 +110,36 @@ def build(
     name: str = "scenario",
     source: Mapping[str, Any] | None = None,
     engines: Sequence[str] = (),
+    folder: Path = Path(),
 ) -> Scenario:
-    """A scenario from a document of the file's shape. Raises InputError, without a file."""
+    """A scenario from a document of the file's shape; it finds its workload file from `folder`.
+
+    Raises InputError; one about the document comes without a file.
+    """
     table: ScenarioTable = validate(ScenarioTable, dict(document))
-    requests = [entry.request() for entry in table.workload.requests]
-    _refuse_duplicates(requests)
+    written_out = table.workload.written_out
     engine = dict(table.engine)
     named = _policy_names(engine.pop("policy", list(engines) or None))
     chosen = list(engines) or named
+    if len(set(chosen)) < len(chosen):
+        raise InputError(None, "engine.policy", chosen, "must name each policy once")
     _refuse_unknown_settings(engine, [policies.find(policy) for policy in {*named, *chosen}])
-    limit = table.run.max_iterations
+    requests: Sequence[Request]
+    if written_out:
+        requests = _written_out(table.workload.requests)
+    else:
+        requests = columns = table.workload.read(folder, costs.build(table.cost).unit)
+        source = columns.source()
     source = {"name": None, "sha256": None, **(source or {}), "requests": len(requests)}
-    runs = [_run(policy, engine, table.cost, requests, limit, source) for policy in chosen]
+    runs = [_run(policy, engine, table, requests, source) for policy in chosen]
     return Scenario(name, table.title, runs)
+
+
+def _written_out(entries: Sequence[RequestTable]) -> list[Request]:
+    segments: dict[str, int] = {}
+    requests = [entry.request(position, segments) for position, entry in enumerate(entries)]
+    _refuse_duplicates(requests)
+    return requests
 
 
 def _policy_names(chosen: Any) -> list[str]:
@@ -148,40 +151,74 @@ def _policy_names(chosen: Any) -> list[str]:
 
 
 def _run(
-    name: str,
-    engine: Mapping[str, Any],
-    cost: Mapping[str, Any],
-    requests: Sequence[Request],
-    limit: int | None,
-    source: dict[str, Any],
+    name: str, engine: Mapping[str, Any], table: ScenarioTable, requests: Sequence[Request], source: dict[str, Any]
 ) -> Run:
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
     own = {key: value for key, value in engine.items() if key in parameters(policy_class)}
     policy = construct(policy_class, own, "engine")
-    core = {key: engine[key] for key in LimitSettings.model_fields if key in engine}
-    limits = validate(LimitSettings, core, "engine")
-    cost_model = costs.build(cost)
     return Run(
         policy=policy,
-        limits=Limits(**limits.model_dump()),
-        cost=cost_model,
+        limits=_limits(policy, engine, table.queue),
+        cost=costs.build(table.cost),
         requests=requests,
-        max_iterations=DEFAULT_STEP_LIMIT if limit is None and cost_model.idle == "step" else limit,
+        max_iterations=table.run.max_iterations,
         engine=name,
         settings={key: getattr(policy, key, own.get(key)) for key in parameters(policy_class)},
         source=source,
+        inline=table.workload.written_out,
+        queue=QueueOrder(table.queue.order, table.queue.aging),
+        retry=None if table.workload.retry is None else table.workload.retry.backoff(),
+        deadlines=table.run.deadlines,
     )
 
 
-def _override(document: dict[str, Any], key: str, value: Any) -> None:
+def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits:
+    taken = policies.limits_of(type(policy))
+    checked = validate(LimitSettings, {key: engine[key] for key in taken if key in engine}, "engine")
+    given = checked.model_dump(exclude_unset=True)
+    if getattr(policy, "own_queue", False) and queue != QueueTable():
+        key, value = next((key, value) for key, value in queue if value != getattr(QueueTable(), key))
+        raise InputError(None, f"queue.{key}", value, "the policy has its own order and bound of the queue")
+    if queue.aging is not None and queue.order != "priority":
+        raise InputError(None, "queue.aging", queue.aging, "needs order = 'priority'")
+    blocks = given.get("num_gpu_blocks")
+    if blocks is not None:
+        given["num_gpu_blocks"] = blocks - getattr(policy, "reserved_blocks", 0)
+        if given["num_gpu_blocks"] < 1:
+            raise InputError(
+                None, "engine.num_gpu_blocks", blocks, "must be at least 2: the engine keeps one for itself"
+            )
+    elif given.get("enable_prefix_caching"):
+        raise InputError(None, "engine.enable_prefix_caching", True, "needs num_gpu_blocks: the blocks to cache in")
+    return Limits(**given, shed=queue.when_full == "shed")
+
+
+def _override(document: dict[str, Any], key: str, value: Any) -> str:
+    """Set a value by its dotted key, where a request goes by its id. Returns the place as errors name it."""
     *sections, last = key.split(".")
     table: Any = document
+    path: list[str | int] = []
     for section in sections:
-        table = table.setdefault(section, {}) if isinstance(table, dict) else None
+        if isinstance(table, list):
+            position = _position(table, section, key)
+            path.append(position)
+            table = table[position]
+        else:
+            path.append(section)
+            table = table.setdefault(section, {}) if isinstance(table, dict) else None
     if not isinstance(table, dict) or not sections:
         raise InputError(f"--set {key}", None, None, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
     table[last] = value
+    return place([*path, last])
+
+
+def _position(entries: list[Any], id: str, key: str) -> int:
+    ids = [entry.get("id") if isinstance(entry, dict) else None for entry in entries]
+    if id not in ids:
+        hint = nearest(id, [known for known in ids if isinstance(known, str)])
+        raise InputError(f"--set {key}", None, None, f"no request has the id {id!r}{hint}")
+    return ids.index(id)
 
 
 def _refuse_duplicates(requests: Sequence[Request]) -> None:
@@ -198,8 +235,8 @@ def _refuse_duplicates(requests: Sequence[Request]) -> None:
 
 
 def _refuse_unknown_settings(engine: Mapping[str, Any], classes: Sequence[type]) -> None:
-    """A key is known if the core or at least one of the named policies takes it."""
-    known = [*LimitSettings.model_fields, *(name for c in classes for name in parameters(c)), "policy"]
+    """A key is known if at least one of the named policies takes it."""
+    known = ["policy", *(name for c in classes for name in (*policies.limits_of(c), *parameters(c)))]
     for key in engine:
         if key not in known:
             raise InputError(None, f"engine.{key}", None, f"unknown key{nearest(key, known)}")

@@ -15,6 +15,9 @@ LATEST = 2**62
 
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
+Whole = Annotated[int, Field(ge=-MOST_TOKENS, le=MOST_TOKENS)]
+BOUNDED: dict[Any, Any] = {int: Whole, int | None: Whole | None}
+"""What an annotation of a class's own settings is checked as: integers are bounded everywhere."""
 Time = Annotated[int, Field(ge=0, le=LATEST)]
 
 
@@ -30,6 +33,10 @@ class LimitSettings(Table):
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
     max_queue: CountOrZero | None = None
+    block_size: Count = 16
+    num_gpu_blocks: Count | None = None
+    enable_prefix_caching: bool = False
+    max_model_len: Count | None = None
 
 
 def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
@@ -44,11 +51,31 @@ def construct(callable_: Any, settings: Mapping[str, Any], section: str) -> Any:
     """Make an object from a section's settings, checked against its signature. Raises InputError, without a file."""
     fields: dict[str, Any] = {}
     for name, p in parameters(callable_).items():
-        kind = Any if p.annotation is p.empty else p.annotation
+        kind = BOUNDED.get(p.annotation, Any if p.annotation is p.empty else p.annotation)
         fields[name] = (kind, ... if p.default is p.empty else p.default)
-    model = create_model(callable_.__name__, __config__=Table.model_config, **fields)
+    try:
+        model = create_model(callable_.__name__, __config__=Table.model_config, **fields)
+        model.model_rebuild()
+    except Exception as error:  # pydantic raises several kinds for an annotation that it cannot resolve
+        raise InputError(
+            _file_of(callable_), callable_.__name__, None, f"cannot read its settings: {_first_line(error)}"
+        ) from error
     checked = validate(model, dict(settings), section)
-    return callable_(**{name: getattr(checked, name) for name in fields})
+    try:
+        return callable_(**{name: getattr(checked, name) for name in fields})
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(_file_of(callable_), callable_.__name__, None, f"{type(error).__name__}: {error}") from error
+
+
+def _file_of(callable_: Any) -> str:
+    """The file that a class of one's own stands in: an error inside it is mended there."""
+    return str(callable_.__init__.__code__.co_filename)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]
 
 
 def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterable[str] = ()) -> Any:
@@ -56,7 +83,8 @@ def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterabl
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors()[0]
+        errors = error.errors()
+        first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
         location = [
             part for part in first["loc"] if not (isinstance(part, str) and part.startswith(("int", "literal")))
         ]
@@ -64,6 +92,9 @@ def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterabl
             location.insert(0, prefix)
         missing = first["type"] == "missing"
         expected = _expectation(first)
+        choices = next((e for e in errors if e["type"] == "literal_error" and e["loc"][:-1] == first["loc"][:-1]), None)
+        if choices is not None and choices is not first:
+            expected += f", or {_expectation(choices)}"
         if first["type"] == "extra_forbidden":
             siblings = [*_sibling_keys(model, first["loc"]), *known]
             expected = f"unknown key{nearest(str(first['loc'][-1]), siblings)}"

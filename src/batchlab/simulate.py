@@ -1,27 +1,44 @@
 """The loop: client, core, executor and events on a virtual clock. Every run goes through it."""
 
+import operator
 import traceback
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from heapq import heappop, heappush
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from batchlab import policies
+from batchlab.clients.identity import tokens_of
 from batchlab.clients.listed import Listed
-from batchlab.clients.request import Request
-from batchlab.core.scheduler import Core, Limits, PolicyError, Step
+from batchlab.clients.listed import field as requested
+from batchlab.clients.request import KnownRequests, Request
+from batchlab.clients.retry import Backoff, Retrying
+from batchlab.core.scheduler import Core, Delivery, Limits, PolicyError, Step
 from batchlab.core.script import Script
+from batchlab.core.sequence import DONE
 from batchlab.core.sequence import Sequence as CoreSequence
 from batchlab.costs.base import CostModel
-from batchlab.errors import BatchlabError, StalledError
-from batchlab.events import LIST_LIMIT, End, Header, Iteration, Observer, Preemption
+from batchlab.errors import BatchlabError
+from batchlab.events import LIST_LIMIT, Dropped, End, Header, Iteration, Observer, Preemption, Rejection
+from batchlab.order import QueueOrder
+from batchlab.stall import StallWatch
+
+STEP_LIMIT = 1_000_000
+"""Iteration limit where time passes only by iterating and none is given: an idle gap must not run for ever."""
+
+OnPlan = Callable[[Core, Step], object]
 
 
 @dataclass
 class Run:
     """One simulation, ready to start: what decides, how long it takes, who asks, and when to stop.
 
-    policy: an object with `plan(view, batch)`. max_iterations: stop after so many, None for no limit.
+    policy: an object with `plan(view, batch)`. max_iterations: stop after so many, None for no limit. queue: the order
+    of the waiting queue, where the policy has none of its own. retry: whether rejected clients come again. deadlines:
+    `keep` works on a request whose deadline has passed, `drop` ends it.
     """
 
     policy: Any
@@ -34,41 +51,73 @@ class Run:
     source: dict[str, Any] = field(default_factory=lambda: {"name": None, "sha256": None, "requests": None})
     inline: bool = True
     """Whether the workload is small and written out: the trace's header then lists it, and token times are kept."""
+    queue: QueueOrder = field(default_factory=QueueOrder)
+    retry: Backoff | None = None
+    deadlines: str = "keep"
+    list_limit: int | None = LIST_LIMIT
+    """Queue and active are listed up to so many ids, beyond it only counted; None lists them all."""
+
+    def __post_init__(self) -> None:
+        if self.max_iterations is None and self.cost.idle == "step":
+            self.max_iterations = STEP_LIMIT
+
+    def check(self) -> None:
+        """Ask the policy whether it can run this. Raises InputError if not."""
+        own = getattr(self.policy, "check", None)
+        if own is None:
+            return
+        try:
+            own(self.limits, KnownRequests(self.requests))
+        except BatchlabError:
+            raise
+        except Exception as error:
+            if type(self.policy).__module__.startswith("batchlab."):
+                raise
+            raise BatchlabError(f"policy {self.engine}: check: {type(error).__name__}: {error}") from error
+
+    @property
+    def steps_in_flight(self) -> int:
+        """How many steps are planned before the oldest is delivered: 2 for asynchronous scheduling."""
+        return int(getattr(self.policy, "steps_in_flight", 1))
 
     def header(self) -> Header:
         """The first event."""
-        oracle = sum(request.max_tokens == request.output for request in self.requests)
-        limits = self.limits
+        oracle = sum(map(operator.eq, requested(self.requests, "max_tokens"), requested(self.requests, "output")))
+        limits = {name: value for name, value in vars(self.limits).items() if name not in ("shed", "track_blocks")}
+        if self.limits.num_gpu_blocks is None:
+            limits = {k: limits[k] for k in ("max_num_seqs", "max_num_batched_tokens", "max_queue", "max_model_len")}
+        own_order = getattr(self.policy, "queue_key", None) is not None
         return Header(
             engine=self.engine,
-            rules=getattr(self.policy, "rules", "custom"),
+            rules=str(getattr(self.policy, "rules", "custom")),
             settings=self.settings,
-            limits={
-                "max_num_seqs": limits.max_num_seqs,
-                "max_num_batched_tokens": limits.max_num_batched_tokens,
-                "max_queue": limits.max_queue,
-            },
+            limits=limits,
             clock={"unit": self.cost.unit, "cost": self.cost.describe(), "idle": self.cost.idle},
             max_iterations=self.max_iterations,
             max_tokens_rule="output" if oracle == len(self.requests) else "mixed" if oracle else "given",
             source=self.source,
             requests=list(self.requests) if self.inline else None,
+            queue={"order": "policy"} if own_order else {**asdict(self.queue), "shed": self.limits.shed},
+            deadlines=self.deadlines,
+            retry=None if self.retry is None else asdict(self.retry),
+            steps_in_flight=self.steps_in_flight,
+            batching=str(getattr(self.policy, "batching", "iteration")),
         )
 
 
-def simulate(run: Run, observers: Iterable[Observer] = ()) -> End:
+def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | None = None) -> End:
     """Run to the end and tell the observers every event. Returns the last one.
 
-    Raises InputError for what the policy refuses to run, StalledError when nothing can go on, BatchlabError when a
-    policy of one's own fails.
+    on_plan is called with the core and each step between its plan and the next delivery, for those who need to see
+    that moment. Raises InputError for what the policy refuses to run, StalledError when nothing can go on,
+    BatchlabError when a policy of one's own fails.
     """
-    check = getattr(run.policy, "check", None)
-    if check is not None:
-        check(run.limits, run.requests)
+    run.check()
     observers = list(observers)
+    header = run.header()
     for observe in observers:
-        observe(run.header())
-    loop = _Loop(run, observers)
+        observe(header)
+    loop = _Loop(run, observers, on_plan)
     try:
         termination = loop.turn_until_done()
     except PolicyError as error:
@@ -90,96 +139,175 @@ def simulate(run: Run, observers: Iterable[Observer] = ()) -> End:
 class _Loop:
     """One run in progress."""
 
-    def __init__(self, run: Run, observers: list[Observer]) -> None:
+    def __init__(self, run: Run, observers: list[Observer], on_plan: OnPlan | None) -> None:
         self.run = run
         self.observers = observers
-        self.core = Core(run.limits)
-        self.client = Listed(run.requests)
-        self.script = Script(request.output for request in run.requests)
+        self.on_plan = on_plan
+        self.depth = run.steps_in_flight
+        key = getattr(run.policy, "queue_key", None) or run.queue.key()
+        self.core = Core(run.limits, key, self.depth, run.cost.duration)
+        self.client: Listed | Retrying = Listed(run.requests)
+        if run.retry is not None:
+            self.client = Retrying(self.client, run.retry)
+        longest = run.limits.max_model_len
+        outputs = requested(run.requests, "output")
+        if longest is not None:
+            outputs = [min(o, longest - p) for o, p in zip(outputs, requested(run.requests, "prompt"), strict=True)]
+        self.script = Script(outputs)
         self.door = policies.on_arrival(run.policy)
+        self.jumps = run.cost.idle == "jump"
+        self.counted = run.cost.unit == "iteration"
         self.now = 0
+        self.busy_until = 0
         self.iterations = 0
+        self.in_flight: deque[tuple[Step, int]] = deque()
+        self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
+        self.serials = count()  # one request can have several entries: one for each attempt
+        self.watch = StallWatch(run, self.core)
 
     def turn_until_done(self) -> str:
         """Iterate until every request has its result, or the iteration limit. Returns the termination."""
         limit = self.run.max_iterations
-        jumps = self.run.cost.idle == "jump"
-        while self.core.unfinished or self.client.next_arrival is not None:
+        while True:
+            idle = not self.core.unfinished
+            if idle:
+                self._drain()
+            arrival = self.client.next_arrival
+            if idle and arrival is None:
+                return "all_terminal"
             if limit is not None and self.iterations >= limit:
                 self._announce_pending()
                 return "iteration_limit"
-            arrival = self.client.next_arrival
-            if jumps and arrival is not None and arrival > self.now and not self.core.unfinished:
+            if idle and self.jumps and arrival is not None and arrival > self.now:
                 self.now = arrival
             self._turn()
-        return "all_terminal"
 
     def _turn(self) -> None:
+        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
         core = self.core
         core.begin(self.now)
-        arrived = []
-        for position, r in self.client.due(self.now):
-            if not self.run.inline:
-                self._tell(r)
-            core.arrive(self.door, position, r.id, r.arrival, r.prompt, r.max_tokens, r.priority)
-            arrived.append(r.id)
+        arrived = self._arrivals()
+        self._cancellations()
         step = core.plan(self.run.policy.plan)
+        if self.on_plan is not None:
+            self.on_plan(core, step)
+        start = max(self.now, self.busy_until)
+        end = start + self.run.cost.duration(step) if step.entries else self.now
         if step.entries:
-            duration, finished = self.run.cost.duration(step), self.script.finished(step)
-        else:
-            duration, finished = self._idle_duration(step), []
-        self.now += duration
-        first, completed = core.commit(step, finished)
+            self.busy_until = end
+        self.in_flight.append((step, end))
+        delivered = None
+        if len(self.in_flight) >= self.depth:
+            delivered, end = self.in_flight.popleft()
+        delivery = self._deliver(delivered)
+        self._pass_time(step, delivered, end)
+        self._announce(step, arrived, delivered, delivery)
+        if step.preempted:
+            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.dropped))
+
+    def _arrivals(self) -> list[str]:
+        arrived = []
+        run = self.run
+        for time, position, r in self.client.due(self.now):
+            if not run.inline and time == r.arrival:
+                self._tell(r)
+            tokens = tokens_of(run.requests, position, r) if run.limits.enable_prefix_caching else None
+            seq = self.core.arrive(self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens)
+            arrived.append(r.id)
+            if r.cancel_at is not None:
+                self._give_up_at(r.cancel_at, seq, "cancelled", "by its client")
+            if r.deadline is not None and run.deadlines == "drop":
+                self._give_up_at(r.arrival + r.deadline, seq, "expired", "deadline passed")
+        return arrived
+
+    def _give_up_at(self, time: int, seq: CoreSequence, result: str, reason: str) -> None:
+        heappush(self.give_up, (time, seq.position, next(self.serials), seq, result, reason))
+
+    def _cancellations(self) -> None:
+        while self.give_up and self.give_up[0][0] <= self.now:
+            _, _, _, seq, result, reason = heappop(self.give_up)
+            self.core.cancel(seq, result, reason)
+
+    def _deliver(self, step: Step | None) -> Delivery:
+        return Delivery() if step is None else self.core.commit(step, self.script.finished(step))
+
+    def _pass_time(self, step: Step, delivered: Step | None, end: int) -> None:
         self.iterations += 1
-        if self.observers:
-            self._tell(self._event(step, arrived, first, completed))
+        if self.counted:
+            self.now += 1
+        elif delivered is not None and delivered.entries:
+            self.now = max(self.now, end)
+        elif step.preempted or step.dropped:
+            pass  # the next plan finds another state, at this same time
+        elif not any(flying.entries for flying, _ in self.in_flight) and self.core.unfinished:
+            self.now = max(self.now, self.watch.next_event(step, self.client.next_arrival, self._next_give_up()))
 
-    def _idle_duration(self, step: Step) -> int:
-        if self.run.cost.idle == "step":
-            return 1
-        arrival = self.client.next_arrival
-        if arrival is not None:
-            return max(arrival - self.now, 0)
-        if not self.core.unfinished:
-            return 0
-        raise StalledError(
-            f"stalled at {self.now} {self.run.cost.unit}, iteration {step.serial}: {step.idle}, with "
-            f"{len(self.core.waiting)} waiting and {len(self.core.running)} active, and no arrival to come; "
-            f"first waiting: {self.core.waiting.head!r}"
-        )
+    def _next_give_up(self) -> int | None:
+        while self.give_up and self.give_up[0][3].state == DONE:
+            heappop(self.give_up)
+        return self.give_up[0][0] if self.give_up else None
 
-    def _event(
-        self, step: Step, arrived: list[str], first: list[CoreSequence], completed: list[CoreSequence]
-    ) -> Iteration:
+    def _drain(self) -> None:
+        """Nothing is unfinished: deliver what is still in flight, whose tokens nobody waits for."""
+        limit = self.run.max_iterations
+        while self.in_flight:
+            delivered, end = self.in_flight.popleft()
+            if not delivered.entries or (limit is not None and self.iterations >= limit):
+                continue
+            self.core.begin(self.now)
+            step = self.core.plan(lambda view, batch: "drain")
+            delivery = self._deliver(delivered)
+            self.iterations += 1
+            if not self.counted:
+                self.now = max(self.now, end)
+            self._announce(step, [], delivered, delivery)
+
+    def _announce(self, step: Step, arrived: list[str], delivered: Step | None, delivery: Delivery) -> None:
+        rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]
+        if not self.observers:
+            return
         core = self.core
-        return Iteration(
+        event = Iteration(
             iteration=step.serial,
             start=step.start,
             end=self.now,
             arrived=arrived,
-            rejected=[(seq.id, reason) for seq, reason in step.rejected],
+            rejected=rejected,
+            dropped=[Dropped(seq.id, result, reason) for seq, result, reason in step.dropped],
             preempted=[Preemption(seq.id, mode, place, computed) for seq, mode, place, computed in step.preempted],
             admitted=[seq.id for seq in step.admitted],
+            cached=[(seq.id, tokens) for seq, tokens in step.cached],
             scheduled=[(seq.id, phase, tokens) for seq, phase, tokens in step.entries],
-            prefill_done=[seq.id for seq in step.prefill_done],
-            first_token=[seq.id for seq in first],
-            completed=[seq.id for seq in completed],
-            queue=_ids(core.waiting),
-            active=_ids(core.running),
+            delivers=None if delivered is None else delivered.serial,
+            prefill_done=[seq.id for seq in delivery.prefill_done],
+            first_token=[seq.id for seq in delivery.first],
+            completed=[seq.id for seq in delivery.completed],
+            discarded=[seq.id for seq in delivery.discarded],
+            queue=_ids(core.waiting, self.run.list_limit),
+            active=_ids(core.running, self.run.list_limit),
             unused=step.unused,
-            idle=step.idle,
+            idle=None if step.entries else step.note,
+            note=step.note if step.entries else None,
+            kv=None
+            if core.kv is None
+            else {"free": step.free_blocks, "free_after": core.kv.free, "moved": step.moved_blocks},
         )
+        self._tell(event)
+
+    def _retry(self, seq: CoreSequence, now: int) -> int | None:
+        return self.client.rejected(seq.position, self.run.requests[seq.position], now)
 
     def _announce_pending(self) -> None:
         if not self.run.inline:
-            for _, request in self.client.due(1 << 63):
-                self._tell(request)
+            for time, _, request in self.client.due(1 << 63):
+                if time == request.arrival:
+                    self._tell(request)
 
     def _tell(self, event: Any) -> None:
         for observe in self.observers:
             observe(event)
 
 
-def _ids(sequences: Any) -> list[str] | int:
+def _ids(sequences: Any, most: int | None) -> list[str] | int:
     count = len(sequences)
-    return [seq.id for seq in sequences] if count <= LIST_LIMIT else count
+    return [seq.id for seq in sequences] if most is None or count <= most else count

@@ -1,18 +1,38 @@
 """The command line: parse, call, print. Results go to stdout, everything else to stderr."""
 
+import contextlib
+import io
+import os
 import sys
 
 from batchlab.cli.main import cli
-from batchlab.errors import BatchlabError, InputError
+from batchlab.errors import BatchlabError, InputError, one_line
 
 
 def main() -> None:
     """Entry point. Exit codes: 0 fine, 1 the answer is no, 2 usage or input error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an id may hold what the terminal cannot show
     try:
         cli.main(prog_name="batchlab", standalone_mode=True)
     except InputError as error:
-        print(f"batchlab: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(one_line(str(error)), 2)
     except BatchlabError as error:
-        print(f"batchlab: {error}", file=sys.stderr)
-        sys.exit(1)
+        _end(one_line(str(error)), 1)
+    except BrokenPipeError:
+        _end(None, 1)
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _end(f"cannot write the output: {error.strerror}", 1)
+
+
+def _end(message: str | None, code: int) -> None:
+    if message is not None:
+        print(f"batchlab: {message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # what is left in the buffer cannot be written either
+        sys.stdout.flush()
+        sys.exit(code)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import sys
 import tomllib
 from pathlib import Path
@@ -9,15 +10,17 @@ from typing import Any
 
 import click
 
+from batchlab.cli.progress import progress
 from batchlab.cli.tables import print_run
-from batchlab.errors import InputError
+from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
-from batchlab.files import whole_file
+from batchlab.files import flush, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import Scenario, load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
+from batchlab.vllm_command import parse
 
 
 @click.command()
@@ -33,7 +36,14 @@ from batchlab.trace.write import TraceWriter
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.prefill_chunk=2")
 @click.option("--token-budget", type=int, metavar="N", help="Short for --set engine.max_num_batched_tokens=N.")
 @click.option("--chunk-size", type=int, metavar="N", help="Short for --set engine.prefill_chunk=N.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--from-command", metavar="COMMAND", help="Policy vllm with the settings of a `vllm serve ...` command.")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON document instead of tables; of a workload file's requests it holds the figures only.",
+)
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write the iteration trace (JSON Lines).")
 @click.option("--summary", type=click.Path(), metavar="FILE", help="Write the per-request summary (JSON).")
 def run(
@@ -42,34 +52,56 @@ def run(
     settings: tuple[str, ...],
     token_budget: int | None,
     chunk_size: int | None,
+    from_command: str | None,
+    workload: str | None,
     as_json: bool,
     trace: str | None,
     summary: str | None,
 ) -> None:
-    """Run a SCENARIO file and print every iteration and every request.
+    """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
 
     Exits with 1 if a run stopped at its iteration limit. A scenario with several policies runs them one after the
     other; --trace and --summary then write one file each, with the policy's name before the suffix.
     """
-    overrides = dict(parse_setting(setting) for setting in settings)
+    overrides = {} if from_command is None else _settings_of(from_command)
+    overrides |= dict(parse_setting(setting) for setting in settings)
     if token_budget is not None:
         overrides["engine.max_num_batched_tokens"] = token_budget
     if chunk_size is not None:
         overrides["engine.prefill_chunk"] = chunk_size
-    names = [name for option in engines for name in option.split(",") if name]
-    loaded = load(scenario, overrides, names)
+    names = [name for option in engines for name in option.split(",")]
+    if "" in names:
+        raise InputError("--policy", None, ",".join(engines), "must be a name, or several with commas")
+    if from_command is not None:
+        names = names or ["vllm"]
+    _refuse_same_file(scenario, trace, summary)
+    loaded = load(scenario, overrides, names, workload)
     documents = []
     for one in loaded.runs:
-        result, iterations = _run_one(one, loaded, trace, summary, keep=True)
-        documents.append(result.document())
-        if as_json:
+        result, iterations = _run_one(one, loaded, trace, summary)
+        documents.append(result.document(with_requests=one.inline))
+        if as_json and one.inline:
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
-        else:
-            print_run(one, result, iterations, title=loaded.title)
+        elif not as_json:
+            _print(one, result, iterations, loaded.title)
     if as_json:
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(document["termination"] != "all_terminal" for document in documents):
         sys.exit(1)
+
+
+def _settings_of(command: str) -> dict[str, Any]:
+    """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
+    found = parse(command)
+    if found.unknown:
+        print(one_line(f"batchlab: not modelled, ignored: {', '.join(found.unknown)}"), file=sys.stderr)
+    if "num_gpu_blocks" not in found.settings:
+        print(
+            "batchlab: KV blocks are not modelled: the command has no --num-gpu-blocks-override; "
+            "set engine.num_gpu_blocks to the number that the engine logs at start",
+            file=sys.stderr,
+        )
+    return {f"engine.{key}": value for key, value in found.settings.items()}
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -80,7 +112,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
         raise InputError("--set", None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
     try:
         parsed = tomllib.loads(f"value = {value}")
-    except tomllib.TOMLDecodeError:
+    except RecursionError as error:
+        raise InputError("--set", key, None, "nested too deeply") from error
+    except ValueError:
         parsed = {"value": value.strip()}
     if len(parsed) != 1:
         raise InputError("--set", None, text, "must be one SECTION.KEY=VALUE")
@@ -88,9 +122,9 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _run_one(
-    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None, keep: bool
+    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None
 ) -> tuple[Summary, list[Iteration]]:
-    """Simulate once, writing what is asked for as it goes."""
+    """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
     result = Summary()
     iterations: list[Iteration] = []
 
@@ -99,16 +133,39 @@ def _run_one(
             iterations.append(event)
 
     with contextlib.ExitStack() as stack:
-        observers: list[Any] = [result, record] if keep else [result]
+        observers: list[Any] = [result, record] if run.inline else [result, *stack.enter_context(progress(run))]
         if trace is not None:
             file = stack.enter_context(whole_file(_path_for(trace, run, scenario)))
             observers.append(TraceWriter(file, result))
+        if summary_file is not None:  # opened before the run: what cannot be written must not cost it
+            summary_out = stack.enter_context(whole_file(_path_for(summary_file, run, scenario)))
         simulate(run, observers)
-    if summary_file is not None:
-        with whole_file(_path_for(summary_file, run, scenario)) as file:
-            json.dump(result.document(), file, indent=1, ensure_ascii=False)
-            file.write("\n")
+        if summary_file is not None:
+            json.dump(result.document(), summary_out, indent=1, ensure_ascii=False)
+            summary_out.write("\n")
+            flush(summary_out, summary_file)
+        if trace is not None:
+            flush(file, trace)
     return result, iterations
+
+
+def _print(run: Run, result: Summary, iterations: list[Iteration], title: str) -> None:
+    if run.inline:
+        print_run(run, result, iterations, title=title)
+    else:
+        from batchlab.cli.large import print_large_run  # numpy takes time to import
+
+        print_large_run(run, result, title=title)
+
+
+def _refuse_same_file(scenario: str, *outputs: str | None) -> None:
+    """An output must not overwrite the scenario or another output."""
+    seen = {os.path.realpath(scenario): "the scenario itself"}
+    for path in outputs:
+        if path is not None:
+            other = seen.setdefault(os.path.realpath(path), f"another output, {path}")
+            if other != f"another output, {path}" or list(outputs).count(path) > 1:
+                raise InputError(path, None, None, f"would overwrite {other}")
 
 
 def _path_for(path: str, run: Run, scenario: Scenario) -> Path:

@@ -1,6 +1,7 @@
 """Tables for people."""
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -11,11 +12,16 @@ from rich.text import Text
 from batchlab.errors import one_line
 from batchlab.events import Iteration
 from batchlab.metrics.fold import RequestResult, Summary
+from batchlab.policies import limits_of
+from batchlab.settings import LimitSettings
 from batchlab.simulate import Run
 
+PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
+"""Totals that are told where they are not 0."""
 MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
 PIPE_WIDTH = 160
+KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 
 def console() -> Console:
@@ -31,30 +37,33 @@ def print_run(run: Run, result: Summary, iterations: list[Iteration], title: str
     end = result.end
     assert header is not None and end is not None
     out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
-    out.print(escape(_settings_line(run)))
+    out.print(escape(settings_line(run)))
     out.print(_schedule(iterations, run.cost.unit))
     _say_rest(out, len(iterations), "iterations")
     out.print(_requests(result, run.cost.unit))
     _say_rest(out, len(result.results), "requests")
-    for line in _totals(run, result):
+    for line in totals_lines(run, result):
         out.print(escape(line))
     out.print()
 
 
-def _settings_line(run: Run) -> str:
-    limits = {
-        "max_num_seqs": run.limits.max_num_seqs,
-        "max_num_batched_tokens": run.limits.max_num_batched_tokens,
-        "max_queue": run.limits.max_queue,
-    }
-    shown = {key: value for key, value in limits.items() if value is not None} | run.settings
+def settings_line(run: Run) -> str:
+    """The policy and the settings that it and the core have."""
+    taken = limits_of(type(run.policy))
+    limits = {name: getattr(run.limits, name) for name in LimitSettings.model_fields if name in taken}
+    if run.limits.num_gpu_blocks is None:
+        limits = {name: value for name, value in limits.items() if name not in KV_SETTINGS}
+    shown = {key: value for key, value in (limits | run.settings).items() if value is not None}
+    if "num_gpu_blocks" in shown:
+        shown["num_gpu_blocks"] = f"{shown['num_gpu_blocks']} usable"
     pairs = ", ".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else value}" for key, value in shown.items()
     )
     return one_line(f"policy {run.engine} ({getattr(run.policy, 'rules', 'custom')}): {pairs}")
 
 
-def _table(*columns: str, numeric: tuple[str, ...] = ()) -> Table:
+def plain_table(*columns: str, numeric: tuple[str, ...] = ()) -> Table:
+    """A table without lines; `numeric` columns stand right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
@@ -62,37 +71,30 @@ def _table(*columns: str, numeric: tuple[str, ...] = ()) -> Table:
 
 
 def _schedule(iterations: list[Iteration], unit: str) -> Table:
-    timed = unit != "iteration"
-    names = ["iteration", *(["start", "end"] if timed else [])]
-    table = _table(
-        *names,
-        *(
-            "arrived",
-            "scheduled",
-            "first token",
-            "preempted",
-            "rejected",
-            "completed",
-            "queue",
-            "active",
-            "unused",
-        ),
-        numeric=("iteration", "start", "end", "unused"),
-    )
+    """A row an iteration. Columns that only some runs need are there only if they hold something."""
+    columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
+    if unit != "iteration":
+        columns |= {"start": lambda it: f"{it.start:,}", "end": lambda it: f"{it.end:,}"}
+    columns |= {
+        "arrived": lambda it: _ids(it.arrived),
+        "scheduled": _scheduled,
+        "first token": lambda it: _ids(it.first_token),
+        "preempted": lambda it: _ids([preemption.id for preemption in it.preempted]),
+        "rejected": lambda it: _ids([rejection.id for rejection in it.rejected]),
+    }
+    if any(it.dropped for it in iterations):
+        columns["dropped"] = lambda it: _ids([drop.id for drop in it.dropped])
+    columns |= {
+        "completed": lambda it: _ids(it.completed),
+        "queue": lambda it: _ids(it.queue),
+        "active": lambda it: _ids(it.active),
+        "unused": lambda it: "" if it.unused is None else f"{it.unused:,}",
+    }
+    if any(it.kv for it in iterations):
+        columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free']:,}"
+    table = plain_table(*columns, numeric=("iteration", "start", "end", "unused", "free KV"))
     for it in iterations[:MOST_ROWS]:
-        table.add_row(
-            str(it.iteration),
-            *([f"{it.start:,}", f"{it.end:,}"] if timed else []),
-            _ids(it.arrived),
-            _scheduled(it),
-            _ids(it.first_token),
-            _ids([preemption.id for preemption in it.preempted]),
-            _ids([id for id, _ in it.rejected]),
-            _ids(it.completed),
-            _ids(it.queue),
-            _ids(it.active),
-            "" if it.unused is None else f"{it.unused:,}",
-        )
+        table.add_row(*(cell(it) for cell in columns.values()))
     return table
 
 
@@ -117,7 +119,7 @@ def _requests(result: Summary, unit: str) -> Table:
     counted = unit == "iteration"
     times = ["first output", "completed"] if counted else ["TTFT", "E2E", "max ITL"]
     with_outputs = not counted and any(r.output_times for r in result.results)
-    table = _table(
+    table = plain_table(
         *("request", "arrival", "priority", "prompt", "output", "result", *times, "preemptions"),
         *(["output times"] if with_outputs else []),
         numeric=("arrival", "priority", "prompt", "output", *times, "preemptions"),
@@ -151,7 +153,8 @@ def _number(value: Any) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _totals(run: Run, result: Summary) -> list[str]:
+def totals_lines(run: Run, result: Summary) -> list[str]:
+    """How the run ended, and what it adds up to."""
     end = result.end
     assert end is not None
     totals = result.totals()
@@ -163,16 +166,32 @@ def _totals(run: Run, result: Summary) -> list[str]:
         f"longest queue {totals['max_queue_length']:,}, preemptions {totals['preemptions']:,}, "
         f"rejections {sum(totals['rejections'].values()):,}{f' ({reasons})' if reasons else ''}, "
         f"unused budget {_number(totals['unused_budget'])}, "
-        f"decode stalls {totals['decode_stalls']:,} active and {totals['preempted_decode_stalls']:,} preempted",
+        f"decode stalls {_number(totals['decode_stalls'])} active and "
+        f"{_number(totals['preempted_decode_stalls'])} preempted",
     ]
-    if result.header is not None and result.header.max_tokens_rule != "given":
+    price = {name: totals[name] for name in PRICE}
+    if any(price.values()):
+        lines.append(", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in price.items() if number))
+    lines.append(slots_line(result.slots()))
+    if run.inline and result.header is not None and result.header.max_tokens_rule != "given":
         lines.append("max_tokens is each request's true output length where none is given: an oracle, no engine has it")
     if run.cost.unit == "cost unit":
         lines.append(
-            "Times are cost units, not milliseconds. Equal ends follow from adding the same costs up in another order; "
-            "they prove nothing about throughput."
+            "Times are cost units, not milliseconds. Where ends are equal, that follows from adding the same costs up in "
+            "another order; it proves nothing about throughput."
         )
     return [one_line(line) for line in lines]
+
+
+def slots_line(slots: dict[str, Any]) -> str:
+    """How many slots were opened, and for how many output tokens."""
+    share = "" if slots["waste"] is None else f" ({percent(slots['waste'])})"
+    return f"slots opened {slots['opened']:,}, useful {slots['useful']:,}, wasted {slots['wasted']:,}{share}"
+
+
+def percent(share: float) -> str:
+    """A share of 1 as people read it."""
+    return f"{100 * share:.2f} %"
 
 
 def _say_rest(out: Console, total: int, noun: str) -> None:

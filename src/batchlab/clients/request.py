@@ -1,13 +1,28 @@
 """What a client sends."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class TokenIdentity:
+    """Which tokens a request consists of, for prefix caching: never text.
+
+    prompt: runs (segment, start, length); equal runs are equal tokens. output_segment: output token k is (segment, k).
+    """
+
+    prompt: tuple[tuple[int, int, int], ...]
+    output_segment: int
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request. Lengths in tokens, arrival in the clock's unit; a lower priority number is more urgent.
+    """One request. Lengths in tokens, times in the clock's unit; a lower priority number is more urgent.
 
-    output: the true output length, which no policy sees. max_tokens: the limit that the policy sees.
+    output: the true output length, which no policy sees. max_tokens: the limit that the policy sees. deadline: the
+    client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
+    the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
     """
 
     id: str
@@ -16,3 +31,31 @@ class Request:
     output: int
     max_tokens: int
     priority: int = 1
+    deadline: int | None = None
+    cancel_at: int | None = None
+    sent: int | None = None
+    tokens: TokenIdentity | None = None
+
+
+class KnownRequest(NamedTuple):
+    """What an engine knows of a request: everything but its true output length."""
+
+    id: str
+    arrival: int
+    prompt: int
+    max_tokens: int
+    priority: int
+
+
+class KnownRequests:
+    """Requests as an engine may know them."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[KnownRequest]:
+        for r in self._requests:
+            yield KnownRequest(r.id, r.arrival, r.prompt, r.max_tokens, r.priority)

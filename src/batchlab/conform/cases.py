@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from batchlab.conform import decode_first, three_modes
+from batchlab.conform import decode_first, three_modes, vllm
 from batchlab.conform.compare import Difference
 from batchlab.errors import InputError
 
@@ -24,7 +24,7 @@ class CaseResult:
 
 def conform(path: str | os.PathLike[str]) -> CaseResult:
     """Run our policy on a recorded case and compare every iteration. Raises InputError if the file is no case."""
-    case = _read(path)
+    case = read_case(path)
     try:
         detail, difference = _shape(case)(case)
     except InputError as error:
@@ -44,17 +44,27 @@ def case_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     return found
 
 
+def is_vllm(case: dict[str, Any]) -> bool:
+    """Whether this is a recording of vLLM's scheduler."""
+    return isinstance(case.get("scenario"), dict) and isinstance(case.get("trace"), list)
+
+
 def _shape(case: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[str, Difference | None]]:
+    if is_vllm(case):
+        return vllm.run_case
     expected = case.get("expected")
     if isinstance(expected, dict) and isinstance(case.get("limits"), dict) and isinstance(case.get("requests"), list):
         if expected and set(expected) <= set(three_modes.MODES):
             return three_modes.run_case
         if "trace" in expected or "error" in expected:
             return decode_first.run_case
-    raise InputError(None, None, None, "not a recorded case: it needs limits, requests and expected")
+    raise InputError(
+        None, None, None, "not a recorded case: it needs limits, requests and expected, or scenario and trace"
+    )
 
 
-def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_case(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A case file's content. Raises InputError if it is no JSON object."""
     try:
         case = json.loads(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:

@@ -41,5 +41,6 @@ def compare_steps(expected: list[Any], got: list[Any], noun: str) -> Difference 
         if found:
             return found
     if len(expected) != len(got):
-        return Difference(f"number of {noun}s", len(expected), len(got))
+        within, colon, word = noun.rpartition(": ")
+        return Difference(f"{within}{colon}number of {word}s", len(expected), len(got))
     return None

@@ -66,7 +66,7 @@ def _record(event: Iteration) -> dict[str, Any]:
         "prefill": [[id, tokens] for id, phase, tokens in event.scheduled if phase == "prefill"],
         "prefill_emitted": event.prefill_done,
         "preempted": [preemption.id for preemption in event.preempted],
-        "rejected": [id for id, _ in event.rejected],
+        "rejected": [rejection.id for rejection in event.rejected],
         "completed": event.completed,
         "queue": event.queue,
         "active": event.active,

@@ -16,6 +16,7 @@ MODES = ("static", "continuous", "chunked")
 
 def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
     """A one-line detail, and the first difference over the modes."""
+    _require_tables(case)
     details = []
     for mode, expected in case["expected"].items():
         refused = "error" in expected
@@ -35,6 +36,12 @@ def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
             return "", found
         details.append(f"{mode} {len(got['trace'])} iterations")
     return ", ".join(details), None
+
+
+def _require_tables(case: dict[str, Any]) -> None:
+    for place, value in [("cost", case.get("cost", {})), *((f"expected.{m}", e) for m, e in case["expected"].items())]:
+        if not isinstance(value, dict):
+            raise InputError(None, place, value, "must be an object")
 
 
 def _run(case: dict[str, Any], mode: str) -> Run:

@@ -3,17 +3,25 @@ from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.sequence cimport Sequence
 
 
+cdef class Work:
+    cdef public long long prefill_tokens, decode_tokens, context_tokens, moved_blocks
+
+
 cdef class Batch:
-    cdef object _limits
+    cdef public object _kv
+    cdef object _shed, _estimator
+    cdef Sequence _hits_for
+    cdef list _hits
+    cdef public long long moved_blocks
     cdef list _running
     cdef WaitingQueue _waiting
     cdef long long _seat_cap, _queue_cap, _budget, _left
     cdef public object now
-    cdef public list entries, admitted, preempted, rejected
+    cdef public list entries, admitted, preempted, rejected, dropped, cached
 
     cpdef _open(self, object now)
     cpdef admit(self, Sequence seq)
-    @cython.locals(tokens=longlong)
+    @cython.locals(tokens=longlong, hits=list)
     cpdef schedule(self, Sequence seq, object at_most=*)
     cpdef enqueue(self, Sequence seq)
     @cython.locals(seq=Sequence, left=longlong)
@@ -22,5 +30,12 @@ cdef class Batch:
     cpdef prefill_all(self, object chunk=*)
     @cython.locals(seq=Sequence)
     cpdef admit_waiting(self)
+    @cython.locals(seq=Sequence, work=Work, tokens=longlong)
+    cpdef _work(self)
     cpdef _put(self, Sequence seq, long long tokens)
     cpdef _refund(self, Sequence seq)
+    cpdef _drop(self, Sequence seq, object result, object reason)
+    cpdef _lookup(self, Sequence seq)
+    cpdef _blocks_suffice(self, Sequence seq, long long tokens, list hits)
+    cpdef _allocate(self, Sequence seq, long long tokens, list hits)
+    cpdef _release(self, Sequence seq)

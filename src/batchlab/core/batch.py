@@ -1,12 +1,16 @@
 """The batch being built: a policy's only hands."""
 
 from enum import Enum
+from operator import index
 from typing import TYPE_CHECKING
 
+from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.queue import WaitingQueue
 from batchlab.core.sequence import ARRIVED, DECODE, DONE, PREFILL, RUNNING, WAITING, Sequence
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from batchlab.core.scheduler import Limits
 
 
@@ -18,14 +22,26 @@ class Refusal(Enum):
 
     SEATS = "no free seat"
     TOKENS = "no token budget left"
+    BLOCKS = "not enough free KV blocks"
     QUEUE = "queue full"
     NOTHING = "nothing of it is left to schedule in this iteration"
     CLOSED = "not in a state that allows it"
 
 
 NO_LIMIT = 1 << 62
-MODES = ("keep", "recompute")
-PLACES = ("front", "back")
+MODES = ("keep", "recompute", "swap")
+PLACES = ("front", "back", "key")
+NO_HITS: list[int] = []
+
+
+class Work:
+    """What a step computes, in the sums that a cost model needs."""
+
+    def __init__(self) -> None:
+        self.prefill_tokens = 0
+        self.decode_tokens = 0
+        self.context_tokens = 0  # keys and values read: over all entries, the tokens computed after the step
+        self.moved_blocks = 0  # swapped out or in
 
 
 class Batch:
@@ -34,8 +50,17 @@ class Batch:
     One object serves all iterations; the core empties it at the start of each.
     """
 
-    def __init__(self, limits: "Limits", running: list[Sequence], waiting: WaitingQueue) -> None:
-        self._limits = limits
+    def __init__(
+        self,
+        limits: "Limits",
+        running: list[Sequence],
+        waiting: WaitingQueue,
+        kv: CountedBlocks | HashedBlocks | None = None,
+        estimator: "Callable[[Work], int] | None" = None,
+    ) -> None:
+        self._kv = kv
+        self._estimator = estimator
+        self._shed = limits.shed
         self._running = running
         self._waiting = waiting
         self._seat_cap = NO_LIMIT if limits.max_num_seqs is None else limits.max_num_seqs
@@ -50,23 +75,74 @@ class Batch:
         self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, str, str, int]] = []  # (sequence, mode, place, computed before)
         self.rejected: list[tuple[Sequence, str]] = []  # (sequence, reason)
+        self.dropped: list[tuple[Sequence, str, str]] = []  # (sequence, result, reason)
+        self.cached: list[tuple[Sequence, int]] = []  # (sequence, tokens it found computed when it took its seat)
+        self.moved_blocks = 0  # swapped out or in
+        self._hits_for: Sequence | None = None  # whose lookup `_hits` is, while nothing has changed
+        self._hits = NO_HITS
 
     # Questions
 
     @property
-    def tokens_left(self) -> int | None:
-        """Token budget left in this iteration, None without a budget."""
+    def tokens_left(self) -> int:
+        """Token budget left in this iteration; without a budget, more than any request has."""
+        return self._left
+
+    @property
+    def seats_left(self) -> int:
+        """Free seats; without a cap, more than there are requests."""
+        return self._seat_cap - len(self._running)
+
+    @property
+    def queue_left(self) -> int:
+        """Free places in the queue; without a bound, more than there are requests."""
+        return self._queue_cap - len(self._waiting)
+
+    @property
+    def unused(self) -> int | None:
+        """Token budget that nobody got, None without a budget."""
         return None if self._budget == NO_LIMIT else self._left
 
     @property
-    def seats_left(self) -> int | None:
-        """Free seats, None without a cap."""
-        return None if self._seat_cap == NO_LIMIT else self._seat_cap - len(self._running)
+    def free_blocks(self) -> int:
+        """KV blocks without a user, cached ones included; 0 where blocks are not modelled."""
+        return 0 if self._kv is None else self._kv.free
 
     @property
-    def queue_left(self) -> int | None:
-        """Free places in the queue, None without a bound."""
-        return None if self._queue_cap == NO_LIMIT else self._queue_cap - len(self._waiting)
+    def total_blocks(self) -> int:
+        """Usable KV blocks of the pool; 0 where blocks are not modelled."""
+        return 0 if self._kv is None else self._kv.num_blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """KV blocks that hold so many tokens."""
+        return 0 if self._kv is None else self._kv.blocks_for(tokens)
+
+    def cached_tokens(self, seq: Sequence) -> int:
+        """Tokens that a sequence without a seat would find in the prefix cache if it were admitted now."""
+        return 0 if self._kv is None else len(self._lookup(seq)) * self._kv.block_size
+
+    def blocks_to_admit(self, seq: Sequence, tokens: int) -> int:
+        """Free blocks that admitting the sequence takes, to hold its first `tokens` tokens, its cached ones among them.
+
+        Cached blocks that nobody uses lie in the free queue: taking them makes fewer free, too.
+        """
+        if self._kv is None:
+            return 0
+        hits = self._lookup(seq)
+        return self._kv.blocks_for(tokens) - len(hits) + self._kv.evictable(hits)
+
+    def estimate(self, seq: Sequence | None = None, tokens: int = 0) -> int | None:
+        """How long the step would take as built so far, with `tokens` more prefill tokens of `seq` in it.
+
+        In the clock's unit; None if the run has no estimator.
+        """
+        if self._estimator is None:
+            return None
+        work = self._work()
+        if seq is not None and tokens > 0:
+            work.prefill_tokens += tokens
+            work.context_tokens += seq.computed + tokens
+        return self._estimator(work)
 
     # Verbs
 
@@ -78,6 +154,8 @@ class Batch:
             return Refusal.SEATS
         if seq.state == WAITING:
             self._waiting.remove(seq)
+        if seq.computed == 0:
+            seq.prefill_target = seq.known
         seq.state = RUNNING
         self._running.append(seq)
         self.admitted.append(seq)
@@ -89,7 +167,13 @@ class Batch:
         A sequence without a seat is admitted first. A decoding sequence always has exactly one token left. Each
         sequence is scheduled once per iteration.
         """
-        tokens = seq.known - seq.computed
+        if at_most is not None:
+            at_most = index(at_most)
+        hits = NO_HITS
+        tokens = seq.known + seq.placeholders - seq.computed
+        if self._kv is not None and seq.state != RUNNING and seq.computed == 0:
+            hits = self._lookup(seq)
+            tokens -= len(hits) * self._kv.block_size
         if at_most is not None and at_most < tokens:
             tokens = at_most
         if seq.scheduled or tokens < 1:
@@ -98,19 +182,24 @@ class Batch:
             return Refusal.TOKENS
         if self._left < tokens:
             tokens = self._left
+        if self._kv is not None and not self._blocks_suffice(seq, tokens, hits):
+            return Refusal.BLOCKS
         if seq.state != RUNNING:
             refusal = self.admit(seq)
             if refusal is not None:
                 return refusal
+        if self._kv is not None:
+            self._allocate(seq, tokens, hits)
         self._put(seq, tokens)
         return None
 
     def preempt(self, seq: Sequence, mode: str = "keep", place: str = "front") -> Refusal | None:
         """Take a running sequence off its seat and back into the queue; its tokens of this iteration are refunded.
 
-        `keep` is an idealised, free offload: all progress stays. `recompute` drops what was computed: prompt and
-        emitted output are prefilled again. The queue's bound holds for newcomers, not for work already begun; a
-        policy for which it does hold asks `queue_left` first.
+        Its KV blocks are free at once. `keep` is an idealised, free offload: all progress stays. `swap` is the same
+        with a price: blocks moved out now and in again later. `recompute` drops what was computed: prompt and emitted
+        output are prefilled again. The queue's bound holds for newcomers, not for work already begun; a policy for
+        which it does hold asks `queue_left` first.
         """
         if mode not in MODES or place not in PLACES:
             raise ValueError(f"preempt: mode is one of {MODES}, place one of {PLACES}, not {mode!r}, {place!r}")
@@ -120,11 +209,17 @@ class Batch:
             self._refund(seq)
         self._running.remove(seq)
         self.preempted.append((seq, mode, place, seq.computed))
+        if self._kv is not None:
+            if mode == "recompute":
+                seq.swapped = 0
+            elif mode == "swap" and seq.held:  # blocks taken in this iteration hold nothing yet
+                seq.swapped = self._kv.blocks_for(seq.computed)
+                self.moved_blocks += seq.swapped
+            self._release(seq)
         seq.state = WAITING
         seq.preemptions += 1
         if mode == "recompute":
             seq.computed = 0
-            seq.prefill_target = seq.known
         if place == "front":
             self._waiting.push_front(seq)
         else:
@@ -135,7 +230,7 @@ class Batch:
         """Put a newcomer at the back of the queue, if its bound allows."""
         if seq.state != ARRIVED:
             return Refusal.CLOSED
-        if len(self._waiting) >= self._queue_cap:
+        if len(self._waiting) >= self._queue_cap and not (self._shed and self._shed_for(seq)):
             return Refusal.QUEUE
         seq.state = WAITING
         self._waiting.append(seq)
@@ -151,10 +246,26 @@ class Batch:
         self.rejected.append((seq, str(reason)))
         return None
 
+    def fail(self, seq: Sequence, reason: str) -> None:
+        """End a waiting or running sequence that can never go on, visibly, with the reason."""
+        self._drop(seq, "failed", reason)
+
     # Bulk verbs: the loops that most engines share
 
-    def decode_all(self) -> None:
-        """Every running sequence in its decode phase gets its token, in running order, while the budget lasts."""
+    def decode_all(self) -> Sequence | None:
+        """Every running sequence in its decode phase gets its token, in running order, while the budget lasts.
+
+        Stops at the first for which KV blocks are missing and returns it; called again, it goes on from there.
+        """
+        if self._kv is not None:
+            for seq in list(self._running):
+                if seq.computed >= seq.prefill_target and not seq.scheduled:
+                    refusal = self.schedule(seq)
+                    if refusal is Refusal.BLOCKS:
+                        return seq
+                    if refusal is Refusal.TOKENS:
+                        break
+            return None
         left = self._left
         entries = self.entries
         for seq in self._running:
@@ -165,6 +276,7 @@ class Batch:
                 seq.scheduled = 1
                 entries.append((seq, DECODE, 1))
         self._left = left
+        return None
 
     def prefill_all(self, chunk: int | None = None) -> None:
         """Every running sequence with prefill left gets min(chunk, what is left, budget left), in running order."""
@@ -180,6 +292,72 @@ class Batch:
                 break
 
     # Mechanism
+
+    def _work(self) -> Work:
+        work = Work()
+        work.moved_blocks = self.moved_blocks
+        for seq, phase, tokens in self.entries:
+            work.context_tokens += seq.computed + tokens
+            if phase == DECODE:
+                work.decode_tokens += tokens
+            else:
+                work.prefill_tokens += tokens
+        return work
+
+    def _drop(self, seq: Sequence, result: str, reason: str) -> None:
+        """Take a sequence out, in whatever state it is; everything it holds is free at once."""
+        if seq.state == DONE:
+            return
+        if seq.state == WAITING:
+            self._waiting.remove(seq)
+        elif seq.state == RUNNING:
+            if seq.scheduled:
+                self._refund(seq)
+            self._running.remove(seq)
+            if self._kv is not None:
+                self._release(seq)
+        seq.state = DONE
+        self.dropped.append((seq, result, str(reason)))
+
+    def _shed_for(self, seq: Sequence) -> bool:
+        """Drop the least urgent of those that wait, the latest come among equals, if it is less urgent than `seq`."""
+        least = max(self._waiting, key=lambda other: (other.priority, other.arrival, other.position), default=None)
+        if least is None or least.priority <= seq.priority:
+            return False
+        self.reject(least, "shed for a more urgent request")
+        return True
+
+    def _lookup(self, seq: Sequence) -> list[int]:
+        if self._hits_for is not seq:
+            self._hits = NO_HITS if seq.computed or self._kv is None else self._kv.lookup(seq)
+            self._hits_for = seq
+        return self._hits
+
+    def _blocks_suffice(self, seq: Sequence, tokens: int, hits: list[int]) -> bool:
+        kv = self._kv
+        assert kv is not None
+        covered = seq.computed + len(hits) * kv.block_size + tokens
+        needed = kv.blocks_for(covered) - seq.held
+        return needed - len(hits) + kv.evictable(hits) <= kv.free if hits else needed <= kv.free
+
+    def _allocate(self, seq: Sequence, tokens: int, hits: list[int]) -> None:
+        kv = self._kv
+        assert kv is not None
+        if hits or not seq.computed:
+            seq.computed = len(hits) * kv.block_size
+            if not seq.held:
+                self.cached.append((seq, seq.computed))
+        self._hits_for = None
+        kv.allocate(seq, hits, seq.computed + tokens)
+        kv.register(seq, min(seq.computed + tokens, seq.known))
+        if seq.swapped:
+            self.moved_blocks += seq.swapped
+            seq.swapped = 0
+
+    def _release(self, seq: Sequence) -> None:
+        assert self._kv is not None
+        self._kv.release(seq)
+        self._hits_for = None
 
     def _put(self, seq: Sequence, tokens: int) -> None:
         seq.scheduled = tokens

@@ -1,23 +1,31 @@
 cimport cython
-from batchlab.core.batch cimport Batch
+from batchlab.core.batch cimport Batch, Work
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.sequence cimport Sequence
 
 
-cdef class Step:
-    cdef public object serial, start, unused, idle
-    cdef public list entries, admitted, preempted, rejected, sampled, prefill_done
-    cdef public long long prefill_tokens, decode_tokens, context_tokens
+cdef class Step(Work):
+    cdef public object serial, start, unused, note
+    cdef public list entries, admitted, preempted, rejected, dropped, cached, sampled, prefill_done
+    cdef public long long free_blocks
+
+
+cdef class Delivery:
+    cdef public list prefill_done, completed, first, discarded
 
 
 cdef class Core:
-    cdef public object limits, view
+    cdef public object limits, view, kv
     cdef public list running
     cdef public WaitingQueue waiting
     cdef public Batch batch
-    cdef public long long serial
+    cdef public long long serial, steps_in_flight
 
-    @cython.locals(seq=Sequence, step=Step, prefill=longlong, decode=longlong, context=longlong, computed=longlong, tokens=longlong)
+    @cython.locals(
+        seq=Sequence, step=Step, prefill=longlong, decode=longlong, context=longlong, computed=longlong, tokens=longlong
+    )
     cpdef plan(self, object plan)
-    @cython.locals(seq=Sequence)
+    @cython.locals(seq=Sequence, delivery=Delivery)
     cpdef commit(self, Step step, list finished)
+    @cython.locals(seq=Sequence)
+    cpdef _finish(self, list finished, Delivery delivery)

@@ -6,10 +6,12 @@ No clock, no files, no random numbers: time and requests come in, values go out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from batchlab.core.batch import Batch
+from batchlab.core.batch import Batch, Work
+from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.queue import WaitingQueue
-from batchlab.core.sequence import ARRIVED, DECODE, DONE, RUNNING, Sequence
+from batchlab.core.sequence import ARRIVED, DECODE, DONE, RUNNING, WAITING, Sequence
 
 
 class PolicyError(Exception):
@@ -20,7 +22,10 @@ class Limits:
     """The bounds that the batch keeps, whatever the policy does. None means no bound.
 
     max_num_seqs: sequences holding a seat. max_num_batched_tokens: token budget of an iteration. max_queue: newcomers
-    are refused a place in the queue beyond it.
+    are refused a place in the queue beyond it; with `shed`, a more urgent newcomer takes the least urgent one's place.
+    num_gpu_blocks: usable KV blocks of `block_size` tokens each, None if blocks are not modelled; they have identity
+    where enable_prefix_caching needs it or track_blocks asks for it, else they are counted. max_model_len: prompt and
+    output of a request together; what would be longer ends there.
     """
 
     def __init__(
@@ -28,29 +33,61 @@ class Limits:
         max_num_seqs: int | None = None,
         max_num_batched_tokens: int | None = None,
         max_queue: int | None = None,
+        shed: bool = False,
+        num_gpu_blocks: int | None = None,
+        block_size: int = 16,
+        enable_prefix_caching: bool = False,
+        max_model_len: int | None = None,
+        track_blocks: bool = False,
     ) -> None:
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.max_queue = max_queue
+        self.shed = shed
+        self.num_gpu_blocks = num_gpu_blocks
+        self.block_size = block_size
+        self.enable_prefix_caching = enable_prefix_caching
+        self.max_model_len = max_model_len
+        self.track_blocks = track_blocks
+
+    def make_blocks(self) -> CountedBlocks | HashedBlocks | None:
+        """The pool of KV blocks, if there is one."""
+        if self.num_gpu_blocks is None:
+            return None
+        if self.enable_prefix_caching or self.track_blocks:
+            return HashedBlocks(self.num_gpu_blocks, self.block_size, self.enable_prefix_caching)
+        return CountedBlocks(self.num_gpu_blocks, self.block_size)
 
 
-class Step:
+class Step(Work):
     """One planned iteration, a value: what runs, in order, and the sums a cost model needs."""
 
     def __init__(self, serial: int, batch: Batch) -> None:
+        super().__init__()
         self.serial = serial
         self.start = batch.now
         self.entries = batch.entries
         self.admitted = batch.admitted
         self.preempted = batch.preempted
         self.rejected = batch.rejected
-        self.unused = batch.tokens_left
+        self.dropped = batch.dropped
+        self.cached = batch.cached
+        self.moved_blocks = batch.moved_blocks
+        self.unused = batch.unused
+        self.free_blocks = batch.free_blocks
         self.sampled: list[Sequence] = []  # sequences that emit a token at the end of this step, in scheduled order
         self.prefill_done: list[Sequence] = []  # those of them whose prefill ends here
-        self.prefill_tokens = 0
-        self.decode_tokens = 0
-        self.context_tokens = 0  # keys and values read: over all entries, the tokens computed after the step
-        self.idle: str | None = None  # why nothing is scheduled
+        self.note: str | None = None  # what the policy said; where nothing is scheduled, why
+
+
+class Delivery:
+    """What came out of a step: who emitted the first token or ended a prefill, who left, whose token was discarded."""
+
+    def __init__(self) -> None:
+        self.prefill_done: list[Sequence] = []  # in scheduled order, like all but the next
+        self.completed: list[Sequence] = []  # in running order
+        self.first: list[Sequence] = []
+        self.discarded: list[Sequence] = []
 
 
 class View:
@@ -71,6 +108,11 @@ class View:
         return list(self._core.running)
 
     @property
+    def num_running(self) -> int:
+        """How many sequences hold a seat."""
+        return len(self._core.running)
+
+    @property
     def prefilling(self) -> list[Sequence]:
         """Running sequences with prefill left, in admission order."""
         return [seq for seq in self._core.running if seq.computed < seq.prefill_target]
@@ -89,14 +131,24 @@ class View:
 class Core:
     """State and mechanism of one scheduler.
 
-    The loop calls begin, arrive, plan and commit; a policy decides in between.
+    The loop calls begin, arrive, cancel, plan and commit; a policy decides in between. queue_key orders the queue by a
+    key that is fixed while a sequence waits; without it, first come, first served. steps_in_flight: how many steps are
+    planned before the oldest is committed. estimator: says how long some work takes, for policies that ask.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        queue_key: Callable[[Sequence], Any] | None = None,
+        steps_in_flight: int = 1,
+        estimator: Callable[[Work], int] | None = None,
+    ) -> None:
         self.limits = limits
         self.running: list[Sequence] = []
-        self.waiting = WaitingQueue()
-        self.batch = Batch(limits, self.running, self.waiting)
+        self.waiting = WaitingQueue(queue_key)
+        self.kv = limits.make_blocks()
+        self.steps_in_flight = steps_in_flight
+        self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator)
         self.view = View(self)
         self.serial = 0
 
@@ -118,13 +170,19 @@ class Core:
         prompt_tokens: int,
         max_tokens: int,
         priority: int,
+        sent: int | None = None,
+        tokens: Any = None,
     ) -> Sequence:
         """A request comes to the door, where the policy's `on_arrival` says where it goes. Returns its sequence."""
-        seq = Sequence(position, id, arrival, prompt_tokens, max_tokens, priority)
+        seq = Sequence(position, id, arrival, prompt_tokens, max_tokens, priority, sent, tokens)
         on_arrival(seq, self.view, self.batch)
         if seq.state == ARRIVED:
             raise PolicyError(f"on_arrival left request {id!r} at the door: enqueue, admit or reject it")
         return seq
+
+    def cancel(self, seq: Sequence, result: str, reason: str) -> None:
+        """Take a sequence out in whatever state it is, unless it has ended: seat and blocks are free at once."""
+        self.batch._drop(seq, result, reason)
 
     def plan(self, plan: Callable[[View, Batch], str | None]) -> Step:
         """Let the policy's `plan` build the batch, then close it.
@@ -147,28 +205,47 @@ class Core:
                 if computed < seq.known:
                     continue
                 step.prefill_done.append(seq)
+            seq.placeholders += 1
             step.sampled.append(seq)
         step.prefill_tokens, step.decode_tokens, step.context_tokens = prefill, decode, context
-        if not step.entries:
-            step.idle = reason or ("no work" if not self.unfinished else "the policy scheduled nothing")
+        step.note = None if reason is None else str(reason)
+        if reason is None and not step.entries:
+            step.note = "the policy scheduled nothing" if self.unfinished else "no work"
         return step
 
-    def commit(self, step: Step, finished: list[Sequence]) -> tuple[list[Sequence], list[Sequence]]:
-        """Deliver a step's tokens: every sampled sequence has one more; those in `finished` leave their seats.
+    def commit(self, step: Step, finished: list[Sequence]) -> Delivery:
+        """Deliver a step's tokens: every sampled sequence has one more; those in `finished` leave what they hold.
 
-        Returns (first, completed): sequences that emitted their first token, in scheduled order, and those that left,
-        in running order.
+        A sequence that was preempted meanwhile gets its token all the same, and may end while it waits; for one that
+        ended meanwhile the token is discarded.
         """
-        first: list[Sequence] = []
-        completed: list[Sequence] = []
+        delivery = Delivery()
         for seq in step.sampled:
+            if seq.state == DONE:
+                delivery.discarded.append(seq)
+                continue
+            seq.placeholders -= 1
             seq.known += 1
+            if self.steps_in_flight > 1 and self.kv is not None and seq.state == RUNNING:
+                self.kv.register(seq, seq.computed - seq.placeholders)
         for seq in step.prefill_done:
-            if seq.known == seq.prompt_tokens + 1:
-                first.append(seq)
+            if seq.state != DONE:
+                delivery.prefill_done.append(seq)
+                if seq.known == seq.prompt_tokens + 1:
+                    delivery.first.append(seq)
         if finished:
-            for seq in finished:
-                seq.state = DONE
-            completed = [seq for seq in self.running if seq.state == DONE]
-            self.running[:] = [seq for seq in self.running if seq.state == RUNNING]
-        return first, completed
+            self._finish(finished, delivery)
+        return delivery
+
+    def _finish(self, finished: list[Sequence], delivery: Delivery) -> None:
+        ended_waiting = False
+        ended = [seq for seq in finished if seq.state != DONE]
+        for seq in ended:
+            if seq.state == WAITING:
+                ended_waiting = True
+                self.waiting.remove(seq)
+            elif self.kv is not None:
+                self.kv.release(seq)
+            seq.state = DONE
+        delivery.completed = ended if ended_waiting else [seq for seq in self.running if seq.state == DONE]
+        self.running[:] = [seq for seq in self.running if seq.state == RUNNING]

@@ -1,5 +1,7 @@
 """What the scheduler knows of one request."""
 
+from typing import Any
+
 ARRIVED = 0  # at the door: the policy has not yet said where it goes
 WAITING = 1
 RUNNING = 2  # holds a seat, with or without tokens in this iteration
@@ -17,7 +19,15 @@ class Sequence:
     """
 
     def __init__(
-        self, position: int, id: str, arrival: int, prompt_tokens: int, max_tokens: int, priority: int = 1
+        self,
+        position: int,
+        id: str,
+        arrival: int,
+        prompt_tokens: int,
+        max_tokens: int,
+        priority: int = 1,
+        sent: int | None = None,
+        tokens: Any = None,
     ) -> None:
         self.position = position
         self.id = id
@@ -31,11 +41,24 @@ class Sequence:
         self.prefill_target = prompt_tokens  # below it, computing is prefill
         self.scheduled = 0  # tokens it has in the batch being built
         self.preemptions = 0
+        self.sent = arrival if sent is None else sent  # the client's own time stamp
+        self.placeholders = 0  # tokens sampled in steps that are not delivered yet
+        self.held = 0  # KV blocks held
+        self.swapped = 0  # KV blocks to move back in when it goes on
+        self.blocks: list[int] = []  # which, where blocks have identity
+        self.registered = 0  # of its first blocks, so many can be found by others
+        self.chain: list[int] = []  # what its full blocks hold, as numbers
+        self.tokens = tokens
 
     @property
     def generated(self) -> int:
         """Output tokens emitted so far."""
         return self.known - self.prompt_tokens
+
+    @property
+    def left(self) -> int:
+        """Tokens that can be scheduled now: what is known, or on its way, and not computed."""
+        return self.known + self.placeholders - self.computed
 
     @property
     def prefill_left(self) -> int:

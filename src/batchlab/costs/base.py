@@ -2,7 +2,7 @@
 
 from typing import Any, Protocol
 
-from batchlab.core.scheduler import Step
+from batchlab.core.batch import Work
 
 
 class CostModel(Protocol):
@@ -14,8 +14,8 @@ class CostModel(Protocol):
     idle: str
     """`step`: time passes only by iterating, so idle iterations are taken one by one. `jump`: to the next event."""
 
-    def duration(self, step: Step) -> int:
-        """Duration of a step that has at least one entry."""
+    def duration(self, work: Work) -> int:
+        """Duration of a step that does this work, which is not nothing."""
 
     def describe(self) -> dict[str, Any]:
         """Name and coefficients, as the trace's header states them."""

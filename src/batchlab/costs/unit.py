@@ -1,17 +1,22 @@
 """Time counted in iterations."""
 
-from typing import Any
+from typing import Any, Literal
 
-from batchlab.core.scheduler import Step
+from batchlab.core.batch import Work
 
 
 class Unit:
-    """Every iteration takes 1, whatever it holds, idle ones included."""
+    """Every iteration takes 1, whatever it holds.
+
+    idle: `step` takes idle iterations one by one, `jump` goes to the next arrival.
+    """
 
     unit = "iteration"
-    idle = "step"
 
-    def duration(self, step: Step) -> int:
+    def __init__(self, idle: Literal["step", "jump"] = "step") -> None:
+        self.idle: str = idle
+
+    def duration(self, work: Work) -> int:
         """1."""
         return 1
 

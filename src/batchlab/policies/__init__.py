@@ -9,6 +9,7 @@ from typing import Any
 
 from batchlab.errors import InputError, nearest
 from batchlab.policies.base import Policy
+from batchlab.settings import LimitSettings
 
 
 def names() -> list[str]:
@@ -29,6 +30,12 @@ def find(name: str) -> type[Any]:
         )
     found = _class_in(name.replace("-", "_"))
     assert found is not None
+    return found
+
+
+def limits_of(policy_class: type[Any]) -> tuple[str, ...]:
+    """The core's settings that a policy's class takes; a class of one's own that says nothing takes all."""
+    found: tuple[str, ...] = getattr(policy_class, "takes", tuple(LimitSettings.model_fields))
     return found
 
 

@@ -18,6 +18,18 @@ class Policy:
     rules: ClassVar[str] = "custom"
     """Whose rules these are, with their version; written into every trace."""
 
+    takes: ClassVar[tuple[str, ...]] = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
+    """The core's settings that make sense with it."""
+
+    own_queue: ClassVar[bool] = False
+    """Whether the order and the bound of the queue are the engine's own, so that a scenario's [queue] has no place."""
+
+    batching: ClassVar[str] = "iteration"
+    """`request` where a batch is formed once and runs to its end, so that a seat whose request has ended stays open."""
+
+    reserved_blocks: ClassVar[int] = 0
+    """KV blocks of num_gpu_blocks that the engine keeps for itself."""
+
     def check(self, limits: Limits, requests: Any) -> None:
         """Refuse a configuration that these rules cannot run: raise SettingError, or RequestError for one request."""
 

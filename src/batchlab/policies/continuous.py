@@ -32,7 +32,7 @@ class Continuous(Policy):
 def prefill_whole(view: View, batch: Batch) -> None:
     """Give every prefilling request all it has left, or nothing in this iteration."""
     for seq in view.prefilling:
-        if batch.tokens_left is None or seq.prefill_left <= batch.tokens_left:
+        if seq.prefill_left <= batch.tokens_left:
             batch.schedule(seq)
 
 

@@ -1,6 +1,6 @@
 """Decode first, bounded queue, ideal preemption on arrival: the policy of the first worked example."""
 
-from typing import Any
+from typing import Any, Literal
 
 from batchlab.core.batch import Batch
 from batchlab.core.scheduler import Limits, View
@@ -17,15 +17,23 @@ class DecodeFirst(Policy):
     go first.
 
     prefill_chunk: most prompt tokens of one request in one iteration. priority_preemption: whether a newcomer may take
-    a seat from a strictly less urgent request.
+    a seat from a strictly less urgent request. preemption_mode: `keep` is the example's ideal; under `recompute` the
+    victim has to compute its prompt and what it has emitted again.
     """
 
     rules = "worked example 1"
 
-    def __init__(self, prefill_chunk: int, priority_preemption: bool = True, arrivals_first: bool = True) -> None:
+    def __init__(
+        self,
+        prefill_chunk: int,
+        priority_preemption: bool = True,
+        arrivals_first: bool = True,
+        preemption_mode: Literal["keep", "recompute"] = "keep",
+    ) -> None:
         self.prefill_chunk = prefill_chunk
         self.priority_preemption = priority_preemption
         self.arrivals_first = arrivals_first
+        self.preemption_mode = preemption_mode
 
     def check(self, limits: Limits, requests: Any) -> None:
         """A budget below the seats would starve decodes, so it is refused."""
@@ -47,7 +55,7 @@ class DecodeFirst(Policy):
         if self.priority_preemption and batch.queue_left != 0:
             victim = self.victim(seq, view)
             if victim is not None:
-                batch.preempt(victim, "keep", "front")
+                batch.preempt(victim, self.preemption_mode, "front")
                 batch.admit(seq)
                 return
         super().on_arrival(seq, view, batch)

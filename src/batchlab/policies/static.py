@@ -15,6 +15,7 @@ class Static(Policy):
     """
 
     rules = "worked example 2"
+    batching = "request"
 
     def check(self, limits: Limits, requests: Any) -> None:
         """A prompt longer than the budget could never run."""

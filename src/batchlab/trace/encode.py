@@ -4,14 +4,14 @@ from typing import Any
 
 import batchlab
 from batchlab.clients.request import Request
-from batchlab.events import End, Event, Header, Iteration, Preemption
+from batchlab.events import Dropped, End, Event, Header, Iteration, Preemption, Rejection
 
 SCHEMA = 1
 
 
 def request_fields(request: Request) -> dict[str, Any]:
-    """A request as the trace writes it."""
-    return {
+    """A request as the trace writes it; what it does not have is left out."""
+    fields = {
         "id": request.id,
         "arrival": request.arrival,
         "prompt": request.prompt,
@@ -19,6 +19,11 @@ def request_fields(request: Request) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "priority": request.priority,
     }
+    for name in ("deadline", "cancel_at", "sent"):
+        value = getattr(request, name)
+        if value is not None:
+            fields[name] = value
+    return fields
 
 
 def encode(event: Event) -> dict[str, Any]:
@@ -37,6 +42,11 @@ def encode(event: Event) -> dict[str, Any]:
         "settings": event.settings,
         "limits": event.limits,
         "clock": event.clock,
+        "queue": event.queue,
+        "deadlines": event.deadlines,
+        "retry": event.retry,
+        "steps_in_flight": event.steps_in_flight,
+        "batching": event.batching,
         "max_iterations": event.max_iterations,
         "max_tokens_rule": event.max_tokens_rule,
         "source": event.source,
@@ -59,13 +69,16 @@ def encode_end(event: End, results: dict[str, int], totals: dict[str, Any]) -> d
 
 
 def _iteration(event: Iteration) -> dict[str, Any]:
-    return {
+    line: dict[str, Any] = {
         "type": "iteration",
         "iteration": event.iteration,
         "start": event.start,
         "end": event.end,
         "arrived": event.arrived,
-        "rejected": [{"id": id, "reason": reason} for id, reason in event.rejected],
+        "rejected": [
+            {"id": r.id, "reason": r.reason} | ({} if r.retry_at is None else {"retry_at": r.retry_at})
+            for r in event.rejected
+        ],
         "preempted": [{"id": p.id, "mode": p.mode, "place": p.place, "computed": p.computed} for p in event.preempted],
         "admitted": event.admitted,
         "scheduled": event.scheduled,
@@ -77,21 +90,37 @@ def _iteration(event: Iteration) -> dict[str, Any]:
         "unused": event.unused,
         "idle": event.idle,
     }
+    if event.dropped:
+        line["dropped"] = [{"id": d.id, "result": d.result, "reason": d.reason} for d in event.dropped]
+    if event.delivers != event.iteration:
+        line["delivers"] = event.delivers
+    if event.discarded:
+        line["discarded"] = event.discarded
+    if event.note is not None:
+        line["note"] = event.note
+    if event.kv is not None:
+        line["kv"] = event.kv
+        line["cached"] = event.cached
+    return line
 
 
 def decode(line: dict[str, Any]) -> Event:
     """A line's object as an event; the line has the form that docs/trace-format.md states."""
-    kind = line["type"]
-    if kind == "iteration":
-        fields = {key: value for key, value in line.items() if key != "type"}
-        fields["rejected"] = [(entry["id"], entry["reason"]) for entry in line["rejected"]]
-        fields["preempted"] = [Preemption(**entry) for entry in line["preempted"]]
-        fields["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
-        return Iteration(**fields)
-    if kind == "request":
-        return Request(**{key: value for key, value in line.items() if key != "type"})
-    if kind == "end":
-        return End(line["termination"], line["iterations"], line["time"])
     fields = {key: value for key, value in line.items() if key not in ("type", "schema", "batchlab")}
-    fields["requests"] = [Request(**entry) for entry in line["requests"]] if "requests" in line else None
-    return Header(**fields)
+    match line["type"]:
+        case "iteration":
+            fields["rejected"] = [Rejection(**entry) for entry in line["rejected"]]
+            fields["preempted"] = [Preemption(**entry) for entry in line["preempted"]]
+            fields["dropped"] = [Dropped(**entry) for entry in line.get("dropped", ())]
+            fields["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
+            fields["cached"] = [tuple(entry) for entry in line.get("cached", ())]
+            fields["discarded"] = line.get("discarded", [])
+            fields["delivers"] = line.get("delivers", line["iteration"])
+            return Iteration(**fields)
+        case "request":
+            return Request(**fields)
+        case "end":
+            return End(line["termination"], line["iterations"], line["time"])
+        case _:
+            fields["requests"] = [Request(**entry) for entry in line["requests"]] if "requests" in line else None
+            return Header(**fields)

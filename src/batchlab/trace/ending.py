@@ -7,18 +7,18 @@ from collections import Counter
 from typing import Any
 
 from batchlab.errors import nearest, shorten
-from batchlab.trace.fields import SCHEMA_VERSION
+from batchlab.trace.fields import ENDED, RESULTS, SCHEMA_VERSION
+from batchlab.trace.figures import differences, figures_of
 from batchlab.trace.replay import Replay
 from batchlab.trace.rules import Findings
 from batchlab.trace.state import Known
-
-RESULTS = ("completed", "rejected", "waiting", "active", "pending")
 
 
 def check_end(end: dict[str, Any], replay: Replay, findings: Findings) -> None:
     """Check the end line against everything before it."""
     _source_count(replay, findings)
-    _unseen(replay, findings)
+    replay.clients.unseen()
+    replay.flight.check_end()
     _termination(end, replay, findings)
     for field, derived in (("iterations", replay.count), ("time", replay.time)):
         if end[field] != derived:
@@ -50,6 +50,8 @@ def check_summary(summary: Any, replay: Replay, termination: str, findings: Find
         return
     given = dict(summary)
     requests = given.pop("requests", None)
+    given.pop("slots", None)  # not derived yet
+    _figures(given, replay, findings)
     _compare("", given, derived, None, findings)
     if not isinstance(requests, list) or not all(isinstance(entry, dict) for entry in requests):
         findings.add("summary", f"requests {shorten(requests)}, but a list of objects expected")
@@ -60,31 +62,29 @@ def check_summary(summary: Any, replay: Replay, termination: str, findings: Find
         _compare("", entry, _request_summary(known), known.id, findings)
 
 
+def _figures(given: dict[str, Any], replay: Replay, findings: Findings) -> None:
+    """Take latency and throughput out of the summary and check them; one from elsewhere may have neither."""
+    derived = figures_of(replay.requests.values(), replay.gaps or Counter(), replay.header["clock"]["unit"])
+    for name, figures in derived.items():
+        if name in given:
+            for problem in differences(name, given.pop(name), figures):
+                findings.add("summary", problem)
+
+
 def _source_count(replay: Replay, findings: Findings) -> None:
     stated = replay.header["source"]["requests"]
     if stated is not None and stated != len(replay.requests):
         findings.add("request", f"source.requests {stated}, but the trace introduces {len(replay.requests)}")
 
 
-def _unseen(replay: Replay, findings: Findings) -> None:
-    last = replay.last_start
-    for request in replay.requests.values():
-        if request.state == "pending" and last is not None and request.arrival <= last:
-            findings.add(
-                "arrival",
-                f"arrival {request.arrival}, but it was not seen at {last}",
-                request.id,
-            )
-
-
 def _termination(end: dict[str, Any], replay: Replay, findings: Findings) -> None:
-    open_requests = [r for r in replay.requests.values() if r.state not in ("completed", "rejected")]
+    open_requests = [r for r in replay.requests.values() if r.state not in ENDED]
     limit = replay.header["max_iterations"]
     if end["termination"] == "all_terminal":
         for request in open_requests:
             findings.add(
                 "lost",
-                f"{request.state} at the end, but completed or rejected expected",
+                f"{request.state} at the end, but an end expected: {', '.join(ENDED)}",
                 request.id,
             )
         return
@@ -100,6 +100,7 @@ def _results(replay: Replay) -> dict[str, int]:
 
 
 def _totals(replay: Replay) -> dict[str, Any]:
+    several = replay.terms.depth > 1
     return {
         "max_queue_length": replay.max_queue_length,
         "preemptions": replay.preemptions,
@@ -108,8 +109,11 @@ def _totals(replay: Replay) -> dict[str, Any]:
         "prefill_tokens": replay.prefill_tokens,
         "decode_tokens": replay.decode_tokens,
         "recomputed_tokens": replay.recomputed_tokens,
-        "decode_stalls": replay.decode_stalls,
-        "preempted_decode_stalls": replay.preempted_decode_stalls,
+        "cached_tokens": replay.cached_tokens,
+        "moved_blocks": replay.moved_blocks,
+        "retries": replay.retries,
+        "decode_stalls": None if several else replay.decode_stalls,
+        "preempted_decode_stalls": None if several else replay.preempted_decode_stalls,
     }
 
 
@@ -134,6 +138,7 @@ def _request_summary(known: Known) -> dict[str, Any]:
         "max_itl": None if known.first_time is None else known.max_gap,
         "preemptions": known.preemptions,
         "recomputed_tokens": known.recomputed,
+        "attempts": known.attempts,
     }
     if known.output_times is not None:
         fields["output_times"] = known.output_times

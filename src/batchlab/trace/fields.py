@@ -9,6 +9,8 @@ from batchlab.errors import nearest, shorten
 
 SCHEMA_VERSION = 1
 MAX_LISTED_IDS = 256
+ENDED = ("completed", "rejected", "cancelled", "expired", "failed")
+RESULTS = (*ENDED, "waiting", "active", "retrying", "pending")
 
 Problems = list[tuple[str, str]]
 """(path of the field, what is wrong with it)."""
@@ -85,8 +87,13 @@ def _counts(names: tuple[str, ...] | None = None) -> Check:
     return check
 
 
-def _record(required: dict[str, Check], optional: dict[str, Check] | None = None, free: bool = False) -> Check:
-    """An object with these fields; `free` lets any other field stand beside them."""
+def _record(
+    required: dict[str, Check],
+    optional: dict[str, Check] | None = None,
+    free: bool = False,
+    together: tuple[str, ...] = (),
+) -> Check:
+    """An object with these fields; `free` lets any other field stand beside them, `together`: all of these or none."""
     fields = {**required, **(optional or {})}
 
     def check(path: str, value: Any, out: Problems) -> None:
@@ -97,6 +104,9 @@ def _record(required: dict[str, Check], optional: dict[str, Check] | None = None
         for name in required:
             if name not in value:
                 out.append((prefix + name, "missing"))
+        for name in together:
+            if name not in value and any(other in value for other in together):
+                out.append((prefix + name, f"missing: {', '.join(together)} stand together"))
         for name, entry in value.items():
             if name in fields:
                 fields[name](prefix + name, entry, out)
@@ -141,6 +151,30 @@ def _batch_entry(path: str, value: Any, out: Problems) -> None:
         out.append((f"{path}[2]", f"{shorten(tokens)}: an integer >= 1 expected"))
 
 
+def _cached_entry(path: str, value: Any, out: Problems) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        out.append((path, f"{shorten(value)}: [id, tokens] expected"))
+        return
+    _text()(f"{path}[0]", value[0], out)
+    _integer(0)(f"{path}[1]", value[1], out)
+
+
+def _boolean(path: str, value: Any, out: Problems) -> None:
+    if type(value) is not bool:
+        out.append((path, f"{shorten(value)}: true or false expected"))
+
+
+def _queue_order(path: str, value: Any, out: Problems) -> None:
+    if isinstance(value, dict) and value.get("order") == "policy":
+        _record({"order": _text()})(path, value, out)
+    else:
+        _record(_QUEUE)(path, value, out)
+
+
+def _or_null(check: Check) -> Check:
+    return lambda path, value, out: None if value is None else check(path, value, out)
+
+
 _REQUEST: dict[str, Check] = {
     "id": _text(),
     "arrival": _integer(0),
@@ -148,6 +182,29 @@ _REQUEST: dict[str, Check] = {
     "output": _integer(1),
     "max_tokens": _integer(1),
     "priority": _integer(),
+}
+
+_REQUEST_OPTIONS: dict[str, Check] = {"deadline": _integer(1), "cancel_at": _integer(0), "sent": _integer()}
+
+_QUEUE: dict[str, Check] = {
+    "order": _one_of("arrival", "priority"),
+    "aging": _integer(1, null=True),
+    "shed": _boolean,
+}
+
+_BLOCKS: dict[str, Check] = {
+    "num_gpu_blocks": _integer(1),
+    "block_size": _integer(1),
+    "enable_prefix_caching": _boolean,
+}
+
+_HEADER_OPTIONS: dict[str, Check] = {
+    "queue": _queue_order,
+    "deadlines": _one_of("keep", "drop"),
+    "retry": _or_null(_record({"limit": _integer(1), "wait": _integer(1), "factor": _integer(1)})),
+    "steps_in_flight": _integer(1),
+    "batching": _one_of("iteration", "request"),
+    "requests": _list_of(_record(_REQUEST, _REQUEST_OPTIONS)),
 }
 
 _HEADER: dict[str, Check] = {
@@ -162,7 +219,9 @@ _HEADER: dict[str, Check] = {
             "max_num_seqs": _integer(1, null=True),
             "max_num_batched_tokens": _integer(1, null=True),
             "max_queue": _integer(0, null=True),
-        }
+        },
+        {"max_model_len": _integer(1, null=True), **_BLOCKS},
+        together=tuple(_BLOCKS),
     ),
     "clock": _record(
         {
@@ -188,7 +247,7 @@ _ITERATION: dict[str, Check] = {
     "start": _integer(0),
     "end": _integer(0),
     "arrived": _ids(unique=False),
-    "rejected": _list_of(_record({"id": _text(), "reason": _text()})),
+    "rejected": _list_of(_record({"id": _text(), "reason": _text()}, {"retry_at": _integer(0)})),
     "preempted": _list_of(
         _record(
             {
@@ -210,12 +269,23 @@ _ITERATION: dict[str, Check] = {
     "idle": _text(null=True),
 }
 
+_ITERATION_OPTIONS: dict[str, Check] = {
+    "dropped": _list_of(
+        _record({"id": _text(), "result": _one_of("cancelled", "expired", "failed"), "reason": _text()})
+    ),
+    "cached": _list_of(_cached_entry),
+    "delivers": _integer(0, null=True),
+    "discarded": _ids(unique=False),
+    "note": _text(),
+    "kv": _record({"free": _integer(), "free_after": _integer(), "moved": _integer(0)}),
+}
+
 _END: dict[str, Check] = {
     "type": _one_of("end"),
     "termination": _one_of("all_terminal", "iteration_limit"),
     "iterations": _integer(0),
     "time": _integer(0),
-    "results": _counts(("completed", "rejected", "waiting", "active", "pending")),
+    "results": _counts(RESULTS),
     "totals": _record(
         {
             "max_queue_length": _integer(0),
@@ -225,15 +295,18 @@ _END: dict[str, Check] = {
             "prefill_tokens": _integer(0),
             "decode_tokens": _integer(0),
             "recomputed_tokens": _integer(0),
-            "decode_stalls": _integer(0),
-            "preempted_decode_stalls": _integer(0),
+            "cached_tokens": _integer(0),
+            "moved_blocks": _integer(0),
+            "retries": _integer(0),
+            "decode_stalls": _integer(0, null=True),
+            "preempted_decode_stalls": _integer(0, null=True),
         }
     ),
 }
 
 LINES: dict[str, Check] = {
-    "header": _record(_HEADER, optional={"requests": _list_of(_record(_REQUEST))}),
-    "request": _record({"type": _one_of("request"), **_REQUEST}),
-    "iteration": _record(_ITERATION),
+    "header": _record(_HEADER, _HEADER_OPTIONS),
+    "request": _record({"type": _one_of("request"), **_REQUEST}, _REQUEST_OPTIONS),
+    "iteration": _record(_ITERATION, _ITERATION_OPTIONS),
     "end": _record(_END),
 }

@@ -1,11 +1,14 @@
-"""What a verifier knows: of one request, and of the queue."""
+"""What a verifier knows of one request."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
+
+from batchlab.trace.terms import Terms
+
+HERE = ("waiting", "active")
 
 
 @dataclass(slots=True)
@@ -18,13 +21,38 @@ class Known:
     prompt: int
     output: int
     priority: int
+    due: int
+    """The output tokens after which it ends: `output`, or fewer where max_model_len cuts it."""
     prefill_target: int
     """Tokens that its prefill has to compute: the prompt, after a recompute also what it had emitted."""
+    comes_at: int
+    """When the client comes, or comes again."""
+    cancel_at: int | None = None
+    deadline_at: int | None = None
     state: str = "pending"
+    attempts: int = 0
+    came: int = 0
+    """When the client came the last time."""
     computed: int = 0
     emitted: int = 0
+    in_flight: int = 0
+    """Its tokens that are on their way: sampled in steps that are not delivered yet."""
     scheduled: int = 0
+    lost: int = 0
+    """Computed tokens that recompute preemptions dropped; `dropped`: by the last one, until it sits again."""
+    dropped: int = 0
+    cached: int = 0
     recomputed: int = 0
+    """As the totals count it: less what was found again in the prefix cache."""
+    preempted: bool = False
+    """Whether it was, since it came."""
+    fresh: bool = False
+    """Whether it has had no tokens since it took its seat."""
+    held: int = 0
+    """KV blocks."""
+    swapped_least: int = 0
+    swapped_most: int = 0
+    """KV blocks to move in when it goes on; a line may leave open which of the two."""
     preemptions: int = 0
     reason: str | None = None
     first_start: int | None = None
@@ -34,22 +62,58 @@ class Known:
     max_gap: int = 0
     completed: int | None = None
     output_times: list[int] | None = None
+    gaps: Counter[int] | None = None
+    """Of all requests together: how often each time between two consecutive tokens occurred."""
+
+    @property
+    def here(self) -> bool:
+        """Whether it waits or holds a seat."""
+        return self.state in HERE
+
+    @property
+    def known(self) -> int:
+        """Its tokens: prompt and emitted output."""
+        return self.prompt + self.emitted
 
     @property
     def prefill_left(self) -> int:
         """Tokens that prefill entries may still get."""
         return max(self.prefill_target - self.computed, 0)
 
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """Its place in a queue by urgency."""
-        return self.priority, self.arrival, self.index
+    def come(self) -> None:
+        """The client comes, the first time or again: nothing is left of an attempt before."""
+        self.state = "waiting"
+        self.attempts += 1
+        self.came = self.comes_at
+        self.prefill_target = self.prompt
+        self.computed = self.emitted = self.in_flight = self.scheduled = 0
+        self.lost = self.dropped = self.cached = self.held = self.swapped_least = self.swapped_most = 0
+        self.preempted = self.fresh = False
 
-    def lose_progress(self) -> None:
-        """A preemption that recomputes: start again, with the emitted tokens as part of the prompt."""
-        self.recomputed += self.computed
-        self.computed = 0
-        self.prefill_target = self.prompt + self.emitted
+    def sit(self) -> None:
+        """Take a seat."""
+        self.state, self.fresh = "active", True
+        if self.computed == 0:
+            self.prefill_target = self.known
+
+    def stand(self, recompute: bool) -> None:
+        """Be preempted. One that recomputes starts again, with the emitted tokens as part of the prompt."""
+        self.state, self.fresh, self.preempted = "waiting", False, True
+        self.preemptions += 1
+        if recompute:
+            self.recomputed += self.computed
+            self.lost += self.computed
+            self.dropped, self.computed = self.computed, 0
+            self.prefill_target = self.known
+
+    def find_cached(self, tokens: int) -> int:
+        """Tokens turn out to be computed already. Returns how many of them the last preemption had dropped."""
+        again = min(tokens, self.dropped)
+        self.computed = tokens
+        self.cached += tokens
+        self.recomputed -= again
+        self.dropped = 0
+        return again
 
     def emit(self, iteration: int, time: int) -> None:
         """One output token appears."""
@@ -58,15 +122,20 @@ class Known:
             self.first_output, self.first_time = iteration, time
         else:
             self.max_gap = max(self.max_gap, time - self.last_time)
+            if self.gaps is not None:
+                self.gaps[time - self.last_time] += 1
         self.last_time = time
         if self.output_times is not None:
             self.output_times.append(time)
-        if self.emitted == self.output:
+        if self.emitted == self.due:
             self.state, self.completed = "completed", iteration
 
 
-def known_from(obj: dict[str, Any], index: int, keep_times: bool) -> Known:
+def known_from(
+    obj: dict[str, Any], index: int, terms: Terms, keep_times: bool, gaps: Counter[int] | None = None
+) -> Known:
     """A request as its line introduces it."""
+    deadline = obj.get("deadline")
     return Known(
         index=index,
         id=obj["id"],
@@ -74,84 +143,11 @@ def known_from(obj: dict[str, Any], index: int, keep_times: bool) -> Known:
         prompt=obj["prompt"],
         output=obj["output"],
         priority=obj["priority"],
+        due=terms.due_output(obj["prompt"], obj["output"]),
         prefill_target=obj["prompt"],
+        comes_at=obj["arrival"],
+        cancel_at=obj.get("cancel_at"),
+        deadline_at=None if deadline is None else obj["arrival"] + deadline,
         output_times=[] if keep_times else None,
+        gaps=gaps,
     )
-
-
-class Waiting:
-    """The waiting ids, front first, as far as their order is certain.
-
-    A line does not say how one iteration's arrivals, preemptions and admissions interleave. Certain is: who
-    stayed keeps the relative order; who was preempted to the front stands before them, the last one first;
-    who was preempted to the back and who arrived stand behind them, each kind in its order, the two kinds
-    mixed in any way. A queue may also be ordered by (priority, arrival, input): as long as nobody was moved
-    to front or back, that order is right too. After the first preemption to a place by key, only the set is
-    certain.
-    """
-
-    def __init__(self) -> None:
-        self.ids: OrderedDict[str, None] = OrderedDict()
-        self._order_known = True
-        self._any_key = True
-        """Whether ordering by key is still possible: nobody was moved to the front or the back."""
-        self._by_key = False
-        self._stayed = 0
-        self._front: list[str] = []
-        self._back: list[str] = []
-        self._new: list[str] = []
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def change(self, left: Iterable[str], front: list[str], back: list[str], key: list[str], new: list[str]) -> None:
-        """Take out who left or moved, put in who came. `front` has the last preempted one first."""
-        for name in left:
-            self.ids.pop(name, None)
-        self._stayed = len(self.ids)
-        for name in reversed(front):
-            self.ids[name] = None
-            self.ids.move_to_end(name, last=False)
-        for name in (*back, *key, *new):
-            self.ids[name] = None
-        self._front, self._back, self._new = front, back, new
-        self._any_key = self._any_key and not front and not back
-        self._by_key = self._by_key or bool(key)
-
-    def check(self, given: list[str] | int, requests: dict[str, Known]) -> str | None:
-        """What is wrong with the recorded queue, or None. A list of the right ids is believed henceforth."""
-        if isinstance(given, int):
-            if self._back and self._new:
-                self._order_known = False
-            return None if given == len(self.ids) else f"{given} waiting, but {len(self.ids)} follow"
-        if len(given) != len(self.ids) or any(name not in self.ids for name in given):
-            extra = [name for name in given if name not in self.ids]
-            named = set(given)
-            lacking = [name for name in self.ids if name not in named]
-            return f"wrong ids: {_few(extra)} not waiting, {_few(lacking)} missing"
-        problem = self._order_problem(given, list(self.ids), requests)
-        self.ids = OrderedDict.fromkeys(given)
-        self._order_known = True
-        return problem
-
-    def _order_problem(self, given: list[str], derived: list[str], requests: dict[str, Known]) -> str | None:
-        if self._by_key or not self._order_known:
-            return None
-        certain = len(self._front) + self._stayed
-        back, new = set(self._back), set(self._new)
-        if (
-            given[:certain] == derived[:certain]
-            and [name for name in given[certain:] if name in back] == self._back
-            and [name for name in given[certain:] if name in new] == self._new
-        ):
-            return None
-        if self._any_key:
-            keys = [requests[name].key for name in given]
-            if keys == sorted(keys):
-                return None
-        return f"order {_few(given)}, but {_few(derived)} follows"
-
-
-def _few(ids: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in ids[:6])
-    return f"[{shown}{', ...' if len(ids) > 6 else ''}]"

@@ -1,0 +1,100 @@
+"""What `run` prints for a workload file: figures instead of every iteration and every request."""
+
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from batchlab.cli.tables import console, plain_table, settings_line, totals_lines
+from batchlab.clients.columns import Columns
+from batchlab.errors import one_line
+from batchlab.metrics.fold import Summary
+from batchlab.simulate import Run
+
+NAMES = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2el": "E2E",
+    "ntpot": "NTPOT",
+    "queue_time": "queue time",
+    "max_itl": "max ITL",
+}
+FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
+NS_IN_MS = 10**6
+
+
+def print_large_run(run: Run, result: Summary, title: str = "") -> None:
+    """The workload, the latencies and the totals of one run."""
+    document = result.document(with_requests=False)
+    out = console()
+    out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
+    out.print(escape(settings_line(run)))
+    if isinstance(run.requests, Columns):
+        for line in workload_lines(run.requests, run.cost.unit):
+            out.print(escape(one_line(line)))
+    out.print()
+    out.print(_latencies(document["latency"], run.cost.unit))
+    out.print()
+    out.print(escape(_throughput(document["throughput"])))
+    for line in totals_lines(run, result):
+        out.print(escape(line))
+    out.print()
+
+
+def workload_lines(columns: Columns, unit: str) -> list[str]:
+    """Where the requests came from, what was done to them, and what they are like."""
+    origin = columns.origin
+    last, first = int(columns.arrival.max()), int(columns.arrival.min())
+    lines = [
+        f"{len(columns):,} requests over {_duration(last - first, unit)}; prompt mean {columns.prompt.mean():,.1f}, "
+        f"output mean {columns.output.mean():,.1f} tokens"
+    ]
+    if origin is not None:
+        read = "" if origin.limit is None else f", only the first {origin.limit:,} rows (limit = {origin.limit})"
+        order = ", sorted by arrival (sort = true)" if origin.sorted else ""
+        lines.insert(0, f"workload {origin.file} ({origin.format}){read}{order}")
+        lines.append(origin.rule)
+    return lines
+
+
+def milliseconds(value: float | None) -> str:
+    """A time in ns as ms: two decimals, more where it is so small that they would say little."""
+    if value is None:
+        return "-"
+    ms = value / NS_IN_MS
+    return f"{ms:,.2f}" if ms >= 0.1 or not ms else f"{ms:,.6f}".rstrip("0")
+
+
+def _latencies(latency: dict[str, dict[str, Any]], unit: str) -> Table:
+    in_ms = unit == "ns"
+    shown = plain_table("ms" if in_ms else f"in {unit}s", "count", *FIGURES, numeric=("count", *FIGURES))
+    for key, name in NAMES.items():
+        figures = latency[key]
+        cells = (milliseconds(figures[f]) if in_ms else _plain(figures[f]) for f in FIGURES)
+        shown.add_row(name, f"{figures['count']:,}", *cells)
+    return shown
+
+
+def _plain(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.2f}".removesuffix(".00")
+
+
+def _throughput(found: dict[str, Any]) -> str:
+    if found["span"] is None:
+        return "throughput: nothing was completed"
+    per = found["per"]
+    span = _duration(found["span"], "ns" if per == "s" else per)
+    return (
+        f"throughput {found['request_rate']:,.3f} requests/{per}, "
+        f"{found['output_token_rate']:,.1f} output tokens/{per} (prompt tokens not counted), "
+        f"over {span} from the first arrival to the last completion"
+    )
+
+
+def _duration(time: int, unit: str) -> str:
+    if unit != "ns":
+        return f"{time:,} {unit}{'' if time == 1 else 's'}"
+    if time >= 10**10:
+        return f"{time / 10**9:,.1f} s"
+    return f"{time / NS_IN_MS:,.3f} ms"

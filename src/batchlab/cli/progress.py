@@ -1,0 +1,59 @@
+"""How far a long run is, on a terminal's stderr."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from batchlab.events import End, Event, Iteration, Observer
+from batchlab.simulate import Run
+
+INTERVAL = 0.1
+"""Seconds between two updates."""
+
+
+@contextlib.contextmanager
+def progress(run: Run) -> Iterator[list[Observer]]:
+    """An observer that shows how many requests have ended, with their rate; none where stderr is no terminal."""
+    if run.inline or not sys.stderr.isatty():
+        yield []
+        return
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]:,.0f} requests/s"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        auto_refresh=False,
+    )
+    with bar:
+        yield [_Ended(bar, bar.add_task(run.engine.rpartition("/")[2], total=len(run.requests), rate=0.0))]
+
+
+class _Ended:
+    """Counts the requests that are completed or out."""
+
+    def __init__(self, bar: Progress, task: TaskID) -> None:
+        self._bar = bar
+        self._task = task
+        self._ended = 0
+        self._began = time.monotonic()
+        self._next = self._began
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Iteration):
+            self._ended += len(event.completed) + len(event.dropped)
+            if event.rejected:
+                self._ended += sum(rejection.retry_at is None for rejection in event.rejected)
+        elif not isinstance(event, End):
+            return
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + INTERVAL
+            rate = self._ended / max(now - self._began, 1e-9)
+            self._bar.update(self._task, completed=self._ended, rate=rate, refresh=True)

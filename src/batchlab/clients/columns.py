@@ -1,0 +1,143 @@
+"""Many requests, compactly: one array for each field instead of one object for each request."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from batchlab.clients.request import Request
+
+Integers = npt.NDArray[np.int64]
+CHUNK = 65_536
+"""Rows turned into Python objects at a time."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a workload came from and what was done to it, for reports.
+
+    limit: only so many rows were read, None for all. sorted: rows were accepted in any order. rule: where max_tokens
+    came from.
+    """
+
+    file: str
+    sha256: str
+    format: str
+    limit: int | None = None
+    sorted: bool = False
+    rule: str = "max_tokens = true output length (an oracle: no engine has it)"
+
+
+class Columns(Sequence[Request]):
+    """Requests in arrays; a Request object is made when one is asked for.
+
+    ids: None names them "0", "1", "2", ... by `numbers` (their rows in the file), or by position without those.
+    max_tokens: None for the true output lengths. priority: None for 1 everywhere. hashes: `(offsets, values)`; the
+    block hashes of request i are values[offsets[i]:offsets[i + 1]].
+    """
+
+    def __init__(
+        self,
+        arrival: Integers,
+        prompt: Integers,
+        output: Integers,
+        max_tokens: Integers | None = None,
+        priority: Integers | None = None,
+        ids: list[str] | None = None,
+        numbers: Integers | None = None,
+        hashes: tuple[Integers, Integers] | None = None,
+        origin: Origin | None = None,
+    ) -> None:
+        self.arrival = arrival
+        self.prompt = prompt
+        self.output = output
+        self.max_tokens = output if max_tokens is None else max_tokens
+        self.priority = priority
+        self.ids = ids
+        self.numbers = numbers
+        self.hashes = hashes
+        self.origin = origin
+
+    def __len__(self) -> int:
+        return len(self.arrival)
+
+    @overload
+    def __getitem__(self, index: int) -> Request: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Request]: ...
+    def __getitem__(self, index: int | slice) -> Request | list[Request]:
+        if isinstance(index, slice):
+            return [self[position] for position in range(*index.indices(len(self)))]
+        position = range(len(self))[index]
+        return Request(
+            self._id(position),
+            int(self.arrival[position]),
+            int(self.prompt[position]),
+            int(self.output[position]),
+            int(self.max_tokens[position]),
+            1 if self.priority is None else int(self.priority[position]),
+        )
+
+    def __iter__(self) -> Iterator[Request]:
+        for start in range(0, len(self), CHUNK):
+            part = slice(start, min(start + CHUNK, len(self)))
+            numbers = range(part.start, part.stop) if self.numbers is None else self.numbers[part].tolist()
+            yield from map(
+                Request,
+                map(str, numbers) if self.ids is None else self.ids[part],
+                self.arrival[part].tolist(),
+                self.prompt[part].tolist(),
+                self.output[part].tolist(),
+                self.max_tokens[part].tolist(),
+                [1] * (part.stop - start) if self.priority is None else self.priority[part].tolist(),
+            )
+
+    def source(self) -> dict[str, Any]:
+        """Where the requests came from, as a trace's header names it."""
+        if self.origin is None:
+            return {}
+        return {"name": Path(self.origin.file).name, "sha256": self.origin.sha256}
+
+    def field(self, name: str) -> list[int]:
+        """One numeric field of all requests, by a Request's name for it."""
+        column: Integers | None = getattr(self, name)
+        values: list[int] = [1] * len(self) if column is None else column.tolist()
+        return values
+
+    def block_hashes(self, index: int) -> list[int]:
+        """The block hashes of a request's prompt, none where the source has none."""
+        if self.hashes is None:
+            return []
+        offsets, values = self.hashes
+        position = range(len(self))[index]
+        found: list[int] = values[offsets[position] : offsets[position + 1]].tolist()
+        return found
+
+    def in_order(self, order: Integers) -> "Columns":
+        """The same requests in another order; each keeps its id."""
+        return Columns(
+            self.arrival[order],
+            self.prompt[order],
+            self.output[order],
+            self.max_tokens[order],
+            None if self.priority is None else self.priority[order],
+            None if self.ids is None else [self.ids[position] for position in order.tolist()],
+            order if self.numbers is None else self.numbers[order],
+            None if self.hashes is None else _rows_in_order(*self.hashes, order),
+            self.origin,
+        )
+
+    def _id(self, position: int) -> str:
+        if self.ids is not None:
+            return self.ids[position]
+        return str(position if self.numbers is None else int(self.numbers[position]))
+
+
+def _rows_in_order(offsets: Integers, values: Integers, order: Integers) -> tuple[Integers, Integers]:
+    lengths = np.diff(offsets)[order]
+    moved = np.concatenate(([0], np.cumsum(lengths)))
+    within = np.arange(len(values)) - np.repeat(moved[:-1], lengths)
+    return moved, values[np.repeat(offsets[:-1][order], lengths) + within]

@@ -1,0 +1,135 @@
+"""Readers for workload files: CSV, JSON Lines, and the public traces that come as one of them. docs/workloads.md.
+
+Each has exact rules, kept by `rows.Rows`. A CSV file is first offered to `fast_csv`, which takes only what is right
+beyond doubt; everything else, right or wrong, goes through the rows.
+"""
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from batchlab.clients.columns import Columns
+from batchlab.clients.numbers import Literal
+from batchlab.clients.rows import Layout, Rows
+from batchlab.clients.source import decoded, opened, without_mark
+from batchlab.errors import InputError, nearest
+
+CUT = " (the last line, and it has no line end: is the file cut off?)"
+
+
+def read_csv(path: Path, layout: Layout) -> Columns:
+    """The requests in a CSV file. Raises InputError."""
+    with opened(path, "a CSV file with a header line") as file:
+        data = without_mark(_lines_of(file, layout.limit))
+    text = decoded(path, data)
+    if data.startswith((b"{", b"[")):
+        raise InputError(
+            path, "line 1", text[:40], "must be a line of column names; for JSON Lines set format = 'jsonl'"
+        )
+    from batchlab.clients import fast_csv
+
+    return fast_csv.read(data, layout) or _csv_rows(path, text, layout)
+
+
+def read_jsonl(path: Path, layout: Layout) -> Columns:
+    """The requests in a JSON Lines file. Raises InputError."""
+    rows = Rows(path, layout)
+    with opened(path, "a JSON Lines file") as file:
+        for number, line in enumerate(itertools.islice(file, layout.limit), 1):
+            raw = without_mark(line) if number == 1 else line
+            rows.add(number, _json_row(path, number, decoded(path, raw, number), layout))
+    return rows.columns()
+
+
+def _lines_of(file: IO[bytes], limit: int | None) -> bytes:
+    """The whole file; with a limit, no more than its first rows need."""
+    if limit is None:
+        return file.read()
+    data = b"".join(itertools.islice(file, limit + 1))
+    return data + file.read() if b'"' in data else data  # a quoted cell may span lines
+
+
+def _csv_rows(path: Path, text: str, layout: Layout) -> Columns:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows = Rows(path, layout)
+    line = 1
+    cut = "" if text.endswith(("\n", "\r")) else CUT
+    try:
+        header = next(reader)
+        places = _find_columns(path, header, layout)
+        line = reader.line_num + 1
+        for cells in itertools.islice(reader, layout.limit):
+            if len(cells) != len(header):
+                last = cut if reader.line_num > text.count("\n") else ""
+                raise InputError(path, f"line {line}", ",".join(cells) or None, _wrong_count(cells, header) + last)
+            rows.add(line, {name: cells[place] for name, place in places.items()})
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(path, f"line {line}", None, f"not valid CSV: {error}; is a quote not closed?") from None
+    if not len(rows):
+        raise InputError(path, "line 2", None, "has a header line and no rows; at least one request is needed")
+    return rows.columns()
+
+
+def _find_columns(path: Path, header: list[str], layout: Layout) -> dict[str, int]:
+    """Where in a row each field stands."""
+    if len(header) != len(set(header)):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise InputError(path, "line 1", twice, "stands twice among the column names")
+    places = {}
+    for name, column in layout.names.items():
+        if column not in header:
+            hint = nearest(column, header)
+            if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
+                hint = "; cells must be separated by commas"
+            shown = ", ".join(header)
+            raise InputError(path, "line 1", None, f"has no column {column!r}{hint}; it has: {shown:.160}")
+        places[name] = header.index(column)
+    return places
+
+
+def _wrong_count(cells: list[str], header: list[str]) -> str:
+    if not cells:
+        return "a blank line; every line must hold a row"
+    return f"{len(cells)} cells, but the header line names {len(header)} columns"
+
+
+def _json_row(path: Path, number: int, line: str, layout: Layout) -> dict[str, Any]:
+    if not line.strip():
+        raise InputError(path, f"line {number}", None, "a blank line; every line must hold a row")
+    try:
+        row = json.loads(line, parse_float=Literal, parse_constant=_no_constant, object_pairs_hook=_no_twins)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        cut = "" if line.endswith("\n") else CUT
+        shown = line.rstrip("\r\n")
+        raise InputError(path, f"line {number}", shown, f"not a JSON object on one line: {reason}{cut}") from None
+    if not isinstance(row, dict):
+        raise InputError(path, f"line {number}", row, "must be a JSON object")
+    values = {}
+    for name, key in layout.names.items():
+        if key not in row:
+            raise InputError(path, f"line {number}, key {key!r}", None, f"is missing{_near_key(key, row)}")
+        if type(row[key]) is str and name != "id":
+            raise InputError(path, f"line {number}, key {key!r}", row[key], "must be a number, not a text")
+        values[name] = row[key]
+    return values
+
+
+def _near_key(key: str, row: Iterable[str]) -> str:
+    return nearest(key, row) or f"; the line has: {', '.join(row):.160}"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) != len(pairs):
+        raise ValueError("a key stands twice")
+    return row

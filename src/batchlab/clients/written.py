@@ -1,0 +1,111 @@
+"""A scenario's [workload]: requests written out, or a file."""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from batchlab.clients.request import Request, TokenIdentity
+from batchlab.clients.retry import Backoff
+from batchlab.clients.workload import FileTable
+from batchlab.errors import InputError
+from batchlab.settings import Count, Table, Time
+
+PRIORITY_NAMES = {"high": 0, "normal": 1}
+
+
+class RequestTable(Table):
+    """One request, written out."""
+
+    id: str = Field(min_length=1)
+    arrival: Time
+    prompt: Count
+    output: Count
+    max_tokens: Count | None = None
+    priority: int | Literal["high", "normal"] = "normal"
+    deadline: Count | None = None
+    cancel_at: Time | None = None
+    prefix: list[tuple[str, Count]] = Field(default_factory=list)
+
+    @field_validator("prefix", mode="before")
+    @classmethod
+    def _pairs(cls, value: Any) -> Any:
+        return [tuple(pair) if isinstance(pair, list) else pair for pair in value] if isinstance(value, list) else value
+
+    @field_validator("id")
+    @classmethod
+    def _encodable(cls, value: str) -> str:
+        value.encode()
+        return value
+
+    @field_validator("priority")
+    @classmethod
+    def _bounded(cls, value: int | str) -> int | str:
+        if isinstance(value, int) and abs(value) > 2**31:
+            raise ValueError("must lie between -2^31 and 2^31")
+        return value
+
+    @model_validator(mode="after")
+    def _limit_covers_output(self) -> "RequestTable":
+        if self.max_tokens is not None and self.max_tokens < self.output:
+            raise ValueError(f"max_tokens = {self.max_tokens} must be at least output = {self.output}")
+        shared = sum(length for _, length in self.prefix)
+        if shared > self.prompt:
+            raise ValueError(f"prefix has {shared} tokens, but prompt only {self.prompt}")
+        return self
+
+    def request(self, position: int, segments: dict[str, int]) -> Request:
+        """The request; without a max_tokens of its own it gets its true output length, an oracle.
+
+        segments numbers the names of shared prefixes; what is not shared has a segment of its own.
+        """
+        priority = PRIORITY_NAMES.get(self.priority, 1) if isinstance(self.priority, str) else self.priority
+        limit = self.output if self.max_tokens is None else self.max_tokens
+        tokens = None
+        if self.prefix:
+            runs = [(segments.setdefault(name, len(segments)), 0, length) for name, length in self.prefix]
+            runs.append((-2 * position - 1, 0, self.prompt - sum(length for _, length in self.prefix)))
+            tokens = TokenIdentity(tuple(runs), -2 * position - 2)
+        return Request(
+            self.id,
+            self.arrival,
+            self.prompt,
+            self.output,
+            limit,
+            priority,
+            self.deadline,
+            self.cancel_at,
+            None,
+            tokens,
+        )
+
+
+class RetryTable(Table):
+    """Whether and when a rejected client comes again."""
+
+    limit: Count
+    wait: Count
+    factor: Count = 2
+
+    def backoff(self) -> Backoff:
+        """The same, as the client takes it."""
+        return Backoff(self.limit, self.wait, self.factor)
+
+
+class WorkloadTable(FileTable):
+    """[workload]: who asks. Requests written out, or a file."""
+
+    requests: list[RequestTable] = Field(default_factory=list)
+    retry: RetryTable | None = None
+
+    @property
+    def written_out(self) -> bool:
+        """Whether the requests stand in the scenario. Raises InputError where that is not clear."""
+        given = self.model_fields_set - {"retry"}
+        if "requests" in given:
+            for other in sorted(given - {"requests"}):
+                raise InputError(None, f"workload.{other}", None, "cannot stand beside requests = [...]: give one")
+        elif self.file is None and given:
+            raise InputError(None, "workload.file", None, "is missing: name the file here, or run with --workload PATH")
+        elif self.file is None:
+            raise InputError(None, "workload", None, "needs requests = [...], or file = '...' with its format")
+        return "requests" in given

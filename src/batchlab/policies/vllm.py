@@ -1,0 +1,244 @@
+"""The scheduler of vLLM V1, version 0.32.0, rule by rule.
+
+Sources: v1/core/sched/scheduler.py and async_scheduler.py, v1/core/kv_cache_manager.py, v1/core/block_pool.py. Proven
+against steps recorded from that very scheduler: every decision, block number and free queue is equal.
+
+1. A step walks the running list in admission order, then the queue, under one budget, max_num_batched_tokens.
+2. A running request gets what it has left, cut to the cap of rule 3, to the budget left and to max_model_len; with
+   nothing to get it is passed over.
+3. long_prefill_token_threshold caps any request's tokens in a step, unless at most one request is there. Adaptive: the
+   cap is at least an equal share of the budget over running and waiting requests.
+4. A request holds blocks for what is computed and scheduled, so its last output token never takes a place.
+5. A running request that finds no block has a victim preempted and tries again, until it fits or is the victim itself;
+   then the walk ends. fcfs: the last in the running list. priority: the largest (priority, time stamp), the first such;
+   tokens that the victim had in this step go back to the budget.
+6. A preempted request frees all its blocks and computes everything again, its output so far included. fcfs puts it in
+   front of the queue, priority to the place of its key.
+7. After a preemption nobody is admitted in the same step.
+8. The queue is served from its head, and if the head cannot be served, nobody is. priority orders by (priority, time
+   stamp, id); lower is more urgent.
+9. max_num_seqs counts all that hold a seat, those without tokens in the step included.
+10. A waiting request gets what is not cached, cut to the cap and the budget. Without chunked prefill the walk ends at
+    one that does not fit whole.
+11. scheduler_reserve_full_isl: at admission there have to be free blocks for all known tokens, not only for the chunk.
+    They are only looked for, not set aside.
+12. watermark: a fraction of the blocks stays free at admissions, unless nobody is running.
+13. What is scheduled counts as computed at once; a token is sampled when all known tokens are computed.
+14. Tokens are delivered in scheduled order; a request ends at max_tokens or max_model_len, and its blocks are free for
+    the next step.
+15. Full blocks, of output too, are findable by a hash chain over all that comes before.
+16. A request looks for the longest cached chain whenever it is admitted, never taking its last known token from it. Of
+    blocks with equal tokens the one entered first is found.
+17. Blocks are findable as soon as they are allocated, for others in the same step too; under asynchronous scheduling
+    also when their tokens are delivered.
+18. Found blocks that nobody uses lie in the free queue: taking them uses up free blocks.
+19. Freed blocks without a hash go to the front of the free queue, the tail of the request first; hashed ones go to its
+    end. A block loses its hash when it is taken again.
+20. async_scheduling plans a step before the tokens of the one before are delivered. Who is sure to end with a token in
+    flight is passed over; who is preempted still gets it.
+21. A cancelled request frees its blocks at once.
+22. One block is set aside: num_gpu_blocks - 1 are usable. A pool that cannot hold max_model_len, and a request that
+    exceeds it, are refused.
+23. The door counts: max_num_queued_reqs bounds waiting and running requests, max_num_queued_tokens the prompt tokens
+    still to prefill.
+
+What vLLM does not do: a prompt that the whole pool cannot hold is refused, and a request that can never get its next
+block ends with an error; vLLM lets both wait for ever.
+
+Not modelled: speculative decoding, encoder inputs, LoRA, KV connectors, several KV cache groups such as sliding windows,
+structured output.
+"""
+
+from typing import Any, Literal
+
+from batchlab.core.batch import Batch, Refusal
+from batchlab.core.scheduler import Limits, View
+from batchlab.core.sequence import Sequence
+from batchlab.errors import SettingError
+from batchlab.policies.base import Policy
+from batchlab.policies.victims import RULES
+
+
+class Vllm(Policy):
+    """Running requests first, in admission order, then waiting ones, under one token budget; preemption by recompute.
+
+    The settings have vLLM's names; `scheduling_policy` is its `--scheduling-policy`. num_gpu_blocks counts the null
+    block too, as vLLM does: one fewer is usable. Two settings leave vLLM's rules: `victim`, another choice of whom to
+    preempt, and `preemption_mode`, where `keep` and `swap` save what was computed.
+    """
+
+    rules = "vLLM 0.32.0"
+    takes = (
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "block_size",
+        "num_gpu_blocks",
+        "enable_prefix_caching",
+        "max_model_len",
+    )
+    own_queue = True
+    reserved_blocks = 1
+
+    def __init__(
+        self,
+        long_prefill_token_threshold: int = 0,
+        long_prefill_token_threshold_adaptive: bool = False,
+        enable_chunked_prefill: bool = True,
+        scheduling_policy: Literal["fcfs", "priority"] = "fcfs",
+        watermark: float = 0.0,
+        scheduler_reserve_full_isl: bool = True,
+        async_scheduling: bool = False,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
+        victim: Literal["last-admitted", "priority", "most-remaining", "least-computed"] | None = None,
+        preemption_mode: Literal["recompute", "keep", "swap"] = "recompute",
+    ) -> None:
+        self.long_prefill_token_threshold = long_prefill_token_threshold
+        self.long_prefill_token_threshold_adaptive = long_prefill_token_threshold_adaptive
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.scheduling_policy = scheduling_policy
+        self.watermark = watermark
+        self.scheduler_reserve_full_isl = scheduler_reserve_full_isl
+        self.async_scheduling = async_scheduling
+        self.max_num_queued_reqs = max_num_queued_reqs
+        self.max_num_queued_tokens = max_num_queued_tokens
+        self.victim = victim
+        self.preemption_mode = preemption_mode
+        by_priority = scheduling_policy == "priority"
+        self.steps_in_flight = 2 if async_scheduling else 1  # rule 20
+        self.queue_key = priority_key if by_priority else None
+        self._place = "key" if by_priority else "front"  # rule 6
+        self._victim = RULES[victim or ("priority" if by_priority else "last-admitted")]
+        self.victim_rule = f"{self._victim.__doc__}".split(",")[0].strip(". ") + f" ({scheduling_policy})"
+
+    def check(self, limits: Limits, requests: Any) -> None:
+        """Refuse what vLLM refuses at start, and what has no meaning."""
+        seats, budget = limits.max_num_seqs, limits.max_num_batched_tokens
+        if seats is None or budget is None:
+            missing = "max_num_seqs" if seats is None else "max_num_batched_tokens"
+            raise SettingError(missing, None, "must be given, an integer of at least 1")
+        if budget < seats:
+            raise SettingError("max_num_batched_tokens", budget, f"must be at least max_num_seqs = {seats}")
+        for name in ("long_prefill_token_threshold", "max_num_queued_reqs", "max_num_queued_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise SettingError(name, value, "must be at least 0")
+        if not 0 <= self.watermark < 1:
+            raise SettingError("watermark", self.watermark, "must be a fraction, at least 0 and below 1")
+        longest, blocks = limits.max_model_len, limits.num_gpu_blocks
+        if longest is None or blocks is None:
+            return
+        if blocks * limits.block_size < longest:  # rule 22
+            raise SettingError(
+                "max_model_len",
+                longest,
+                f"one request must fit into the KV cache: {blocks} usable blocks of {limits.block_size} hold "
+                f"{blocks * limits.block_size} tokens",
+            )
+
+    def on_arrival(self, seq: Sequence, view: View, batch: Batch) -> None:
+        """Rules 22 and 23, and what vLLM leaves to hang: a prompt that the whole pool cannot hold is refused."""
+        refusal = self._refusal(seq, view, batch)
+        if refusal is not None:
+            batch.reject(seq, refusal)
+        else:
+            batch.enqueue(seq)
+
+    def _refusal(self, seq: Sequence, view: View, batch: Batch) -> str | None:
+        longest = view.limits.max_model_len
+        if longest is not None and seq.prompt_tokens >= longest:
+            return f"prompt does not fit max_model_len: at most {longest - 1} tokens"
+        if longest is not None and seq.max_tokens > longest:
+            return f"max_tokens exceeds max_model_len: at most {longest}"
+        if batch.blocks_for(seq.prompt_tokens) > batch.total_blocks:
+            return f"prompt does not fit the KV cache: at most {batch.total_blocks * view.limits.block_size} tokens"
+        requests, tokens = self.max_num_queued_reqs, self.max_num_queued_tokens
+        if requests is not None and view.num_running + len(view.waiting) >= requests:
+            return "max_num_queued_reqs reached"
+        if tokens is not None:
+            queued = sum(other.prefill_left for other in [*view.running, *view.waiting])
+            if queued + seq.prompt_tokens > tokens:
+                return "max_num_queued_tokens reached"
+        return None
+
+    def plan(self, view: View, batch: Batch) -> str | None:
+        """Rule 1: the running list, then the queue; rule 7: no admission in a step that preempted."""
+        cap = self._chunk_cap(view, batch)
+        self._walk_running(view, batch, cap)
+        if batch.preempted:
+            return "preempted, so nobody is admitted in this step"
+        return self._walk_waiting(view, batch, cap)
+
+    def _chunk_cap(self, view: View, batch: Batch) -> int | None:
+        """Rule 3: the most tokens of any one request, None without a cap."""
+        count = view.num_running + len(view.waiting)
+        threshold = self.long_prefill_token_threshold
+        if threshold == 0 or count <= 1:
+            return None
+        if self.long_prefill_token_threshold_adaptive:
+            return max(threshold, batch.tokens_left // count)
+        return threshold
+
+    def _walk_running(self, view: View, batch: Batch, cap: int | None) -> None:
+        """Rules 2 and 5: each its chunk; who finds no block has a victim preempted until it fits or is the victim."""
+        running = view.running
+        cursor = 0
+        while cursor < len(running) and batch.tokens_left > 0:
+            seq = running[cursor]
+            tokens = self._running_chunk(seq, view, batch, cap)
+            if batch.blocks_for(seq.computed + tokens) > batch.total_blocks:
+                batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
+                del running[cursor]
+                continue
+            while tokens > 0 and batch.schedule(seq, tokens) is Refusal.BLOCKS:
+                victim = self._victim(running)
+                place = running.index(victim)
+                batch.preempt(victim, self.preemption_mode, self._place)
+                if victim is seq:
+                    return
+                del running[place]
+                if place < cursor:
+                    cursor -= 1
+            cursor += 1
+
+    def _running_chunk(self, seq: Sequence, view: View, batch: Batch, cap: int | None) -> int:
+        last = seq.prompt_tokens + seq.max_tokens
+        if seq.placeholders and seq.computed + 2 - seq.placeholders >= last:  # rule 20: its last token is on its way
+            return 0
+        tokens = min(seq.left, batch.tokens_left)
+        if cap is not None:
+            tokens = min(tokens, cap)
+        if view.limits.max_model_len is not None:
+            tokens = min(tokens, view.limits.max_model_len - seq.computed - 1)
+        return max(tokens, 0)
+
+    def _walk_waiting(self, view: View, batch: Batch, cap: int | None) -> str | None:
+        """Rules 8 to 12: the head or nobody. Returns what holds the head up."""
+        while batch.tokens_left > 0 and batch.seats_left > 0 and view.waiting.head is not None:
+            seq = view.waiting.head
+            if batch.blocks_for(seq.known) > batch.total_blocks:
+                batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
+                continue
+            hit = batch.cached_tokens(seq)
+            tokens = seq.left - hit
+            if cap is not None:
+                tokens = min(tokens, cap)
+            if not self.enable_chunked_prefill and tokens > batch.tokens_left:  # rule 10
+                return "the head of the queue needs more tokens than the budget has left"
+            tokens = min(tokens, batch.tokens_left)
+            reserve = self._watermark_blocks(batch) if view.num_running else 0  # rule 12
+            free = batch.free_blocks - reserve
+            if self.scheduler_reserve_full_isl and batch.blocks_to_admit(seq, seq.known) > free:  # rule 11
+                return "the head of the queue cannot get KV blocks for all its tokens"
+            if batch.blocks_to_admit(seq, seq.computed + hit + tokens) > free:
+                return "the head of the queue cannot get KV blocks"
+            batch.schedule(seq, tokens)
+        return None
+
+    def _watermark_blocks(self, batch: Batch) -> int:
+        return int(self.watermark * (batch.total_blocks + 1))
+
+
+def priority_key(seq: Sequence) -> tuple[int, int, str]:
+    """Rule 8: the heap's key."""
+    return (seq.priority, seq.sent, seq.id)

@@ -1,0 +1,53 @@
+"""Noticing that a run cannot go on, and saying why."""
+
+from typing import TYPE_CHECKING, Any
+
+from batchlab.core.scheduler import Core, Step
+from batchlab.errors import StalledError, shorten
+
+if TYPE_CHECKING:
+    from batchlab.simulate import Run
+
+REPEATS = 3
+"""So often the very same state has to come back, with no token and no arrival in between, to be called a livelock."""
+
+
+class StallWatch:
+    """Watches one run for two ways of getting nowhere: nothing scheduled for ever, and preemption in circles."""
+
+    def __init__(self, run: "Run", core: Core) -> None:
+        self._run = run
+        self._core = core
+        self._seen: dict[Any, int] = {}
+
+    def next_event(self, step: Step, *times: int | None) -> int:
+        """Nothing runs while work exists: the time of the next thing that could change that. Raises StalledError."""
+        known = [time for time in times if time is not None]
+        if known:
+            return min(known)
+        core = self._core
+        raise StalledError(
+            f"stalled at {step.start} {self._run.cost.unit}, iteration {step.serial}: {step.note}; "
+            f"{len(core.waiting)} waiting and {len(core.running)} active, nothing more to arrive; "
+            f"first waiting: {core.waiting.head!r}, first active: {core.running[0] if core.running else None!r}"
+        )
+
+    def preempted(self, step: Step, quiet: bool) -> None:
+        """A step with preemptions, `quiet` if it brought no token and no arrival. Raises StalledError on a livelock."""
+        if not quiet:
+            self._seen.clear()
+            return
+        core = self._core
+        state = (
+            tuple((seq.position, seq.computed, seq.known) for seq in core.running),
+            tuple((seq.position, seq.computed, seq.known) for seq in core.waiting),
+        )
+        self._seen[state] = self._seen.get(state, 0) + 1
+        if self._seen[state] < REPEATS:
+            return
+        ids = sorted({entry[0].id for entry in step.preempted} | {seq.id for seq in core.running})
+        rule = getattr(self._run.policy, "victim_rule", "the policy's choice of a victim")
+        raise StalledError(
+            f"livelock at {step.start} {self._run.cost.unit}, iteration {step.serial}: requests "
+            f"{', '.join(shorten(id) for id in ids[:8])} evict each other for ever; rule: {rule}"
+        )

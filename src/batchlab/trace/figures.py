@@ -1,0 +1,93 @@
+"""The latency and throughput figures that follow from a trace, derived apart from the simulator's own code."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from batchlab.trace.state import Known
+
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+TOLERANCE = 1e-9
+"""Relative: two ways of adding floats up differ in their last digits."""
+
+
+def figures_of(requests: Iterable[Known], gaps: Counter[int], unit: str) -> dict[str, Any]:
+    """The summary's `latency` and `throughput`."""
+    known = list(requests)
+    done = [r for r in known if r.state == "completed"]
+    samples: dict[str, Counter[Any]] = {
+        "ttft": Counter(r.first_time - r.arrival for r in known if r.first_time is not None),
+        "tpot": Counter((_last(r) - _first(r)) / (r.emitted - 1) for r in done if r.emitted > 1),
+        "itl": gaps,
+        "e2el": Counter(_last(r) - r.arrival for r in done),
+        "ntpot": Counter((_last(r) - r.arrival) / r.emitted for r in done),
+        "queue_time": Counter(r.first_start - r.arrival for r in known if r.first_start is not None),
+        "max_itl": Counter(r.max_gap for r in known if r.first_time is not None),
+    }
+    tokens = sum(r.emitted for r in done)
+    span = max(map(_last, done)) - min(r.arrival for r in known) if done else None
+    second = 10**9 if unit == "ns" else 1
+    throughput = {
+        "completed": len(done),
+        "output_tokens": tokens,
+        "per": "s" if unit == "ns" else unit,
+        "span": span,
+        "request_rate": None if span is None else len(done) / span * second,
+        "output_token_rate": None if span is None else tokens / span * second,
+    }
+    return {"latency": {name: _figures(counts) for name, counts in samples.items()}, "throughput": throughput}
+
+
+def differences(prefix: str, given: Any, derived: Any) -> Iterator[str]:
+    """Where what is given is not what follows, numbers within TOLERANCE."""
+    if isinstance(derived, dict) and isinstance(given, dict):
+        for name in [*derived, *(name for name in given if name not in derived)]:
+            place = f"{prefix}.{name}"
+            if name not in given:
+                yield f"{place} is missing, {derived[name]!r:.80} expected"
+            elif name not in derived:
+                yield f"{place} {given[name]!r:.80}: unknown"
+            else:
+                yield from differences(place, given[name], derived[name])
+    elif not _same(given, derived):
+        yield f"{prefix} {given!r:.80}, but {derived!r:.80} expected"
+
+
+def _same(given: Any, derived: Any) -> bool:
+    if isinstance(derived, float) and type(given) in (int, float):
+        return math.isclose(given, derived, rel_tol=TOLERANCE)
+    return type(given) is type(derived) and bool(given == derived)
+
+
+def _figures(counts: Counter[Any]) -> dict[str, Any]:
+    count = counts.total()
+    if not count:
+        return dict.fromkeys(("count", "mean", *QUANTILES, "max")) | {"count": 0}
+    values = sorted(counts)
+    ends = list(accumulate(counts[value] for value in values))
+
+    def at(rank: int) -> Any:
+        return values[bisect_right(ends, rank)]
+
+    figures: dict[str, Any] = {"count": count, "mean": math.fsum(v * n for v, n in counts.items()) / count}
+    for name, quantile in QUANTILES.items():
+        rank = quantile * (count - 1)
+        low = min(math.floor(rank), count - 1)
+        high = min(low + 1, count - 1)
+        figures[name] = float(at(low) + (rank - low) * (at(high) - at(low)))
+    return {**figures, "max": values[-1]}
+
+
+def _first(r: Known) -> int:
+    assert r.first_time is not None
+    return r.first_time
+
+
+def _last(r: Known) -> int:
+    assert r.last_time is not None
+    return r.last_time

@@ -1,0 +1,91 @@
+"""A pasted `vllm serve ...` command line as settings."""
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from batchlab.errors import InputError
+
+WHOLE = {
+    "max-num-seqs": "max_num_seqs",
+    "max-num-batched-tokens": "max_num_batched_tokens",
+    "long-prefill-token-threshold": "long_prefill_token_threshold",
+    "block-size": "block_size",
+    "num-gpu-blocks-override": "num_gpu_blocks",
+    "max-model-len": "max_model_len",
+    "max-num-queued-reqs": "max_num_queued_reqs",
+    "max-num-queued-tokens": "max_num_queued_tokens",
+}
+SWITCHES = {
+    "enable-chunked-prefill": "enable_chunked_prefill",
+    "enable-prefix-caching": "enable_prefix_caching",
+    "async-scheduling": "async_scheduling",
+    "scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
+    "long-prefill-token-threshold-adaptive": "long_prefill_token_threshold_adaptive",
+}
+OTHERS = {"scheduling-policy": str, "watermark": float}
+SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
+"""vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """settings: of [engine], by their names there. unknown: flags that say nothing here."""
+
+    settings: dict[str, Any]
+    unknown: list[str]
+
+
+def parse(text: str) -> Command:
+    """Read a command line such as `vllm serve MODEL --max-num-seqs 256`. Raises InputError.
+
+    What the command leaves out keeps vLLM's default where ours differs: prefix caching is on where the number of KV
+    blocks is known.
+    """
+    try:
+        words = shlex.split(text.replace("\\\n", " "))
+    except ValueError as error:
+        raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
+    while words and words[0] != "serve" and not words[0].startswith("--"):  # environment, vllm, python -m ...
+        words.pop(0)
+    if not words:
+        raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
+    settings: dict[str, Any] = {}
+    unknown: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word.startswith("--"):
+            _flag(word, words, settings, unknown)
+    if "num_gpu_blocks" in settings:
+        settings.setdefault("enable_prefix_caching", True)
+    else:
+        settings.pop("enable_prefix_caching", None)
+    return Command(settings, unknown)
+
+
+def _flag(word: str, words: list[str], settings: dict[str, Any], unknown: list[str]) -> None:
+    flag, equals, value = word[2:].partition("=")
+    flag = flag.replace("_", "-")
+    positive = flag.removeprefix("no-")
+    if positive in SWITCHES:
+        settings[SWITCHES[positive]] = positive == flag
+        return
+    if not equals and words and not words[0].startswith("--"):
+        value = words.pop(0)
+    if flag in WHOLE:
+        settings[WHOLE[flag]] = _whole(flag, value)
+    elif flag in OTHERS:
+        try:
+            settings[flag.replace("-", "_")] = OTHERS[flag](value)
+        except ValueError as error:
+            raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
+    else:
+        unknown.append(f"--{flag}")
+
+
+def _whole(flag: str, value: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmM]?)", value)
+    if match is None or (match[2] == "" and "." in match[1]):
+        raise InputError(f"--from-command --{flag}", None, value, "must be a whole number, such as 2048 or 2k")
+    return int(float(match[1]) * SIZES[match[2]]) if match[2] else int(match[1])

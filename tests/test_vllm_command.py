@@ -1,0 +1,59 @@
+"""A pasted `vllm serve` command as settings."""
+
+import pytest
+
+from batchlab.errors import InputError
+from batchlab.vllm_command import parse
+
+
+def test_every_flag_is_read() -> None:
+    command = parse(
+        "VLLM_USE_V1=1 vllm serve meta-llama/Llama-3.1-8B --host 0.0.0.0 --max-num-seqs 128 "
+        "--max-num-batched-tokens=2k "
+        "--long-prefill-token-threshold 1024 --no-enable-chunked-prefill --block-size 32 --max-model-len 16K "
+        "--num-gpu-blocks-override 2588 --scheduling-policy priority --watermark 0.01 --no-scheduler-reserve-full-isl "
+        "--async-scheduling --max-num-queued-reqs 64 --max-num-queued-tokens 100000 --port 8000"
+    )
+    assert command.settings == {
+        "max_num_seqs": 128,
+        "max_num_batched_tokens": 2000,
+        "long_prefill_token_threshold": 1024,
+        "enable_chunked_prefill": False,
+        "block_size": 32,
+        "max_model_len": 16384,
+        "num_gpu_blocks": 2588,
+        "scheduling_policy": "priority",
+        "watermark": 0.01,
+        "scheduler_reserve_full_isl": False,
+        "async_scheduling": True,
+        "max_num_queued_reqs": 64,
+        "max_num_queued_tokens": 100000,
+        "enable_prefix_caching": True,
+    }
+    assert command.unknown == ["--host", "--port"]
+
+
+def test_prefix_caching_is_vllms_default_only_where_blocks_are_known() -> None:
+    assert "enable_prefix_caching" not in parse("vllm serve M --max-num-seqs 8 --enable-prefix-caching").settings
+    assert parse("vllm serve M --num-gpu-blocks-override 9 --no-enable-prefix-caching").settings == {
+        "num_gpu_blocks": 9,
+        "enable_prefix_caching": False,
+    }
+
+
+def test_line_continuations_and_underscores() -> None:
+    command = parse("python -m vllm.entrypoints.openai.api_server \\\n  --model M \\\n  --max_num_seqs 4")
+    assert command.settings == {"max_num_seqs": 4}
+    assert command.unknown == ["--model"]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "vllm", "vllm serve 'M", "vllm serve M --max-num-seqs many", "vllm serve M --max-num-seqs"]
+)
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    if text == "vllm":
+        with pytest.raises(InputError, match="must be a command"):
+            parse(text)
+    else:
+        with pytest.raises(InputError, match="--from-command"):
+            parse(text)
