@@ -31,6 +31,7 @@ class Header:
     retry: dict[str, int] | None
     steps_in_flight: int
     batching: str = "iteration"
+    holds: str = "computed"
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class Iteration:
     idle: str | None
     note: str | None = None
     kv: dict[str, int] | None = None
+    padding: int = 0
 
     @property
     def queue_length(self) -> int:

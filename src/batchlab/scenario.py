@@ -175,7 +175,12 @@ def _run(
 
 def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits:
     taken = policies.limits_of(type(policy))
-    checked = validate(LimitSettings, {key: engine[key] for key in taken if key in engine}, "engine")
+    try:
+        checked = validate(LimitSettings, {core: engine[own] for own, core in taken.items() if own in engine}, "engine")
+    except InputError as error:
+        names = {f"engine.{core}": f"engine.{own}" for own, core in taken.items()}
+        error.place = names.get(error.place or "", error.place)
+        raise
     given = checked.model_dump(exclude_unset=True)
     if getattr(policy, "own_queue", False) and queue != QueueTable():
         key, value = next((key, value) for key, value in queue if value != getattr(QueueTable(), key))

@@ -76,6 +76,11 @@ class Run:
             raise BatchlabError(f"policy {self.engine}: check: {type(error).__name__}: {error}") from error
 
     @property
+    def holds(self) -> str:
+        """What a request has KV blocks for: its `computed` tokens, its whole `prompt`, or prompt and `max` output."""
+        return str(getattr(self.policy, "holds", "computed"))
+
+    @property
     def steps_in_flight(self) -> int:
         """How many steps are planned before the oldest is delivered: 2 for asynchronous scheduling."""
         return int(getattr(self.policy, "steps_in_flight", 1))
@@ -102,6 +107,7 @@ class Run:
             retry=None if self.retry is None else asdict(self.retry),
             steps_in_flight=self.steps_in_flight,
             batching=str(getattr(self.policy, "batching", "iteration")),
+            holds=self.holds,
         )
 
 
@@ -144,8 +150,9 @@ class _Loop:
         self.observers = observers
         self.on_plan = on_plan
         self.depth = run.steps_in_flight
+        self.stages = int(getattr(run.policy, "pipeline_stages", 1))
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
-        self.core = Core(run.limits, key, self.depth, run.cost.duration)
+        self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds)
         self.client: Listed | Retrying = Listed(run.requests)
         if run.retry is not None:
             self.client = Retrying(self.client, run.retry)
@@ -192,9 +199,11 @@ class _Loop:
         if self.on_plan is not None:
             self.on_plan(core, step)
         start = max(self.now, self.busy_until)
-        end = start + self.run.cost.duration(step) if step.entries else self.now
-        if step.entries:
-            self.busy_until = end
+        end = self.now
+        if step.works:
+            duration = self.run.cost.duration(step)
+            end = start + duration
+            self.busy_until = start - (-duration // self.stages)  # the next may enter when the first stage is free
         self.in_flight.append((step, end))
         delivered = None
         if len(self.in_flight) >= self.depth:
@@ -235,12 +244,14 @@ class _Loop:
         self.iterations += 1
         if self.counted:
             self.now += 1
-        elif delivered is not None and delivered.entries:
+        elif delivered is not None and delivered.works:
             self.now = max(self.now, end)
         elif step.preempted or step.dropped:
             pass  # the next plan finds another state, at this same time
-        elif not any(flying.entries for flying, _ in self.in_flight) and self.core.unfinished:
-            self.now = max(self.now, self.watch.next_event(step, self.client.next_arrival, self._next_give_up()))
+        elif not any(flying.works for flying, _ in self.in_flight) and self.core.unfinished:
+            self.now = max(
+                self.now, self.watch.next_event(step, self.client.next_arrival, self._next_give_up(), step.wake)
+            )
 
     def _next_give_up(self) -> int | None:
         while self.give_up and self.give_up[0][3].state == DONE:
@@ -286,6 +297,7 @@ class _Loop:
             queue=_ids(core.waiting, self.run.list_limit),
             active=_ids(core.running, self.run.list_limit),
             unused=step.unused,
+            padding=step.padding_tokens,
             idle=None if step.entries else step.note,
             note=step.note if step.entries else None,
             kv=None
@@ -295,6 +307,8 @@ class _Loop:
         self._tell(event)
 
     def _retry(self, seq: CoreSequence, now: int) -> int | None:
+        if seq.preemptions:  # its work is begun; a new attempt would begin anew
+            return None
         return self.client.rejected(seq.position, self.run.requests[seq.position], now)
 
     def _announce_pending(self) -> None:

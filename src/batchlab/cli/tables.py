@@ -13,7 +13,6 @@ from batchlab.errors import one_line
 from batchlab.events import Iteration
 from batchlab.metrics.fold import RequestResult, Summary
 from batchlab.policies import limits_of
-from batchlab.settings import LimitSettings
 from batchlab.simulate import Run
 
 PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
@@ -50,12 +49,14 @@ def print_run(run: Run, result: Summary, iterations: list[Iteration], title: str
 def settings_line(run: Run) -> str:
     """The policy and the settings that it and the core have."""
     taken = limits_of(type(run.policy))
-    limits = {name: getattr(run.limits, name) for name in LimitSettings.model_fields if name in taken}
+    limits = {own: getattr(run.limits, core) for own, core in taken.items()}
+    blocks = {own for own, core in taken.items() if core in KV_SETTINGS}
     if run.limits.num_gpu_blocks is None:
-        limits = {name: value for name, value in limits.items() if name not in KV_SETTINGS}
+        limits = {own: value for own, value in limits.items() if own not in blocks}
     shown = {key: value for key, value in (limits | run.settings).items() if value is not None}
-    if "num_gpu_blocks" in shown:
-        shown["num_gpu_blocks"] = f"{shown['num_gpu_blocks']} usable"
+    for own, core in taken.items():
+        if core == "num_gpu_blocks" and own in shown:
+            shown[own] = f"{shown[own]} usable"
     pairs = ", ".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else value}" for key, value in shown.items()
     )
@@ -177,8 +178,8 @@ def totals_lines(run: Run, result: Summary) -> list[str]:
         lines.append("max_tokens is each request's true output length where none is given: an oracle, no engine has it")
     if run.cost.unit == "cost unit":
         lines.append(
-            "Times are cost units, not milliseconds. Where ends are equal, that follows from adding the same costs up in "
-            "another order; it proves nothing about throughput."
+            "Times are cost units, not milliseconds. Where ends are equal, that follows from adding the same costs up "
+            "in another order; it proves nothing about throughput."
         )
     return [one_line(line) for line in lines]
 

@@ -4,15 +4,15 @@ from batchlab.core.sequence cimport Sequence
 
 
 cdef class Work:
-    cdef public long long prefill_tokens, decode_tokens, context_tokens, moved_blocks
+    cdef public long long prefill_tokens, decode_tokens, context_tokens, moved_blocks, padding_tokens
 
 
 cdef class Batch:
     cdef public object _kv
-    cdef object _shed, _estimator
+    cdef object _shed, _estimator, _holds
     cdef Sequence _hits_for
     cdef list _hits
-    cdef public long long moved_blocks
+    cdef public long long moved_blocks, padding_tokens
     cdef list _running
     cdef WaitingQueue _waiting
     cdef long long _seat_cap, _queue_cap, _budget, _left
@@ -38,4 +38,5 @@ cdef class Batch:
     cpdef _lookup(self, Sequence seq)
     cpdef _blocks_suffice(self, Sequence seq, long long tokens, list hits)
     cpdef _allocate(self, Sequence seq, long long tokens, list hits)
+    cpdef _held_tokens(self, Sequence seq, long long computed)
     cpdef _release(self, Sequence seq)

@@ -2,7 +2,7 @@
 
 from enum import Enum
 from operator import index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.queue import WaitingQueue
@@ -42,6 +42,14 @@ class Work:
         self.decode_tokens = 0
         self.context_tokens = 0  # keys and values read: over all entries, the tokens computed after the step
         self.moved_blocks = 0  # swapped out or in
+        self.padding_tokens = 0  # computed for ended members of a tied batch, for nobody
+
+
+class Wait(NamedTuple):
+    """A plan's answer when it schedules nothing on purpose: why, and until when, in the clock's unit."""
+
+    reason: str
+    until: int
 
 
 class Batch:
@@ -57,7 +65,9 @@ class Batch:
         waiting: WaitingQueue,
         kv: CountedBlocks | HashedBlocks | None = None,
         estimator: "Callable[[Work], int] | None" = None,
+        holds: str = "computed",
     ) -> None:
+        self._holds = holds
         self._kv = kv
         self._estimator = estimator
         self._shed = limits.shed
@@ -78,6 +88,7 @@ class Batch:
         self.dropped: list[tuple[Sequence, str, str]] = []  # (sequence, result, reason)
         self.cached: list[tuple[Sequence, int]] = []  # (sequence, tokens it found computed when it took its seat)
         self.moved_blocks = 0  # swapped out or in
+        self.padding_tokens = 0
         self._hits_for: Sequence | None = None  # whose lookup `_hits` is, while nothing has changed
         self._hits = NO_HITS
 
@@ -250,6 +261,10 @@ class Batch:
         """End a waiting or running sequence that can never go on, visibly, with the reason."""
         self._drop(seq, "failed", reason)
 
+    def pad(self, tokens: int) -> None:
+        """Have the step compute so many tokens for nobody, as a tied batch does for its ended members."""
+        self.padding_tokens += index(tokens)
+
     # Bulk verbs: the loops that most engines share
 
     def decode_all(self) -> Sequence | None:
@@ -296,6 +311,7 @@ class Batch:
     def _work(self) -> Work:
         work = Work()
         work.moved_blocks = self.moved_blocks
+        work.padding_tokens = self.padding_tokens
         for seq, phase, tokens in self.entries:
             work.context_tokens += seq.computed + tokens
             if phase == DECODE:
@@ -320,8 +336,12 @@ class Batch:
         self.dropped.append((seq, result, str(reason)))
 
     def _shed_for(self, seq: Sequence) -> bool:
-        """Drop the least urgent of those that wait, the latest come among equals, if it is less urgent than `seq`."""
-        least = max(self._waiting, key=lambda other: (other.priority, other.arrival, other.position), default=None)
+        """Drop the least urgent of those that wait, the latest come among equals, if it is less urgent than `seq`.
+
+        Work already begun is spared: a client that tries again would begin anew.
+        """
+        fresh = [other for other in self._waiting if other.preemptions == 0]
+        least = max(fresh, key=lambda other: (other.priority, other.arrival, other.position), default=None)
         if least is None or least.priority <= seq.priority:
             return False
         self.reject(least, "shed for a more urgent request")
@@ -336,7 +356,7 @@ class Batch:
     def _blocks_suffice(self, seq: Sequence, tokens: int, hits: list[int]) -> bool:
         kv = self._kv
         assert kv is not None
-        covered = seq.computed + len(hits) * kv.block_size + tokens
+        covered = self._held_tokens(seq, seq.computed + len(hits) * kv.block_size + tokens)
         needed = kv.blocks_for(covered) - seq.held
         return needed - len(hits) + kv.evictable(hits) <= kv.free if hits else needed <= kv.free
 
@@ -348,11 +368,20 @@ class Batch:
             if not seq.held:
                 self.cached.append((seq, seq.computed))
         self._hits_for = None
-        kv.allocate(seq, hits, seq.computed + tokens)
+        kv.allocate(seq, hits, self._held_tokens(seq, seq.computed + tokens))
         kv.register(seq, min(seq.computed + tokens, seq.known))
         if seq.swapped:
             self.moved_blocks += seq.swapped
             seq.swapped = 0
+
+    def _held_tokens(self, seq: Sequence, computed: int) -> int:
+        """How many tokens a sequence with so many computed holds KV blocks for, by the engine's rule."""
+        if self._holds == "max":
+            return max(computed, seq.prompt_tokens + seq.max_tokens)
+        if self._holds == "prompt":
+            whole = seq.prefill_target if seq.computed or seq.state == RUNNING else seq.known
+            return max(computed, whole)
+        return computed
 
     def _release(self, seq: Sequence) -> None:
         assert self._kv is not None

@@ -5,7 +5,8 @@ from batchlab.core.sequence cimport Sequence
 
 
 cdef class Step(Work):
-    cdef public object serial, start, unused, note
+    cdef public object serial, start, unused, note, wake
+    cdef public bint works
     cdef public list entries, admitted, preempted, rejected, dropped, cached, sampled, prefill_done
     cdef public long long free_blocks
 

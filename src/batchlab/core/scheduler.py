@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batchlab.core.batch import Batch, Work
+from batchlab.core.batch import Batch, Wait, Work
 from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.queue import WaitingQueue
 from batchlab.core.sequence import ARRIVED, DECODE, DONE, RUNNING, WAITING, Sequence
@@ -73,6 +73,9 @@ class Step(Work):
         self.dropped = batch.dropped
         self.cached = batch.cached
         self.moved_blocks = batch.moved_blocks
+        self.padding_tokens = batch.padding_tokens
+        self.works = bool(batch.entries) or batch.padding_tokens > 0
+        self.wake: int | None = None  # when the policy wants to be asked again, if nothing happens before
         self.unused = batch.unused
         self.free_blocks = batch.free_blocks
         self.sampled: list[Sequence] = []  # sequences that emit a token at the end of this step, in scheduled order
@@ -134,6 +137,8 @@ class Core:
     The loop calls begin, arrive, cancel, plan and commit; a policy decides in between. queue_key orders the queue by a
     key that is fixed while a sequence waits; without it, first come, first served. steps_in_flight: how many steps are
     planned before the oldest is committed. estimator: says how long some work takes, for policies that ask.
+    holds: what a sequence has KV blocks for: `computed` tokens, its whole `prompt` from the first chunk on, or prompt
+    and `max` output from the start.
     """
 
     def __init__(
@@ -142,13 +147,14 @@ class Core:
         queue_key: Callable[[Sequence], Any] | None = None,
         steps_in_flight: int = 1,
         estimator: Callable[[Work], int] | None = None,
+        holds: str = "computed",
     ) -> None:
         self.limits = limits
         self.running: list[Sequence] = []
         self.waiting = WaitingQueue(queue_key)
         self.kv = limits.make_blocks()
         self.steps_in_flight = steps_in_flight
-        self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator)
+        self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator, holds)
         self.view = View(self)
         self.serial = 0
 
@@ -175,7 +181,11 @@ class Core:
     ) -> Sequence:
         """A request comes to the door, where the policy's `on_arrival` says where it goes. Returns its sequence."""
         seq = Sequence(position, id, arrival, prompt_tokens, max_tokens, priority, sent, tokens)
-        on_arrival(seq, self.view, self.batch)
+        longest = self.limits.max_model_len
+        if longest is not None and prompt_tokens >= longest:  # no room for a single output token
+            self.batch.reject(seq, f"prompt does not fit max_model_len: at most {longest - 1} tokens")
+        else:
+            on_arrival(seq, self.view, self.batch)
         if seq.state == ARRIVED:
             raise PolicyError(f"on_arrival left request {id!r} at the door: enqueue, admit or reject it")
         return seq
@@ -184,7 +194,7 @@ class Core:
         """Take a sequence out in whatever state it is, unless it has ended: seat and blocks are free at once."""
         self.batch._drop(seq, result, reason)
 
-    def plan(self, plan: Callable[[View, Batch], str | None]) -> Step:
+    def plan(self, plan: Callable[[View, Batch], str | Wait | None]) -> Step:
         """Let the policy's `plan` build the batch, then close it.
 
         What is scheduled counts as computed from here on, as in vLLM.
@@ -208,7 +218,10 @@ class Core:
             seq.placeholders += 1
             step.sampled.append(seq)
         step.prefill_tokens, step.decode_tokens, step.context_tokens = prefill, decode, context
-        step.note = None if reason is None else str(reason)
+        if isinstance(reason, Wait):
+            step.note, step.wake = reason.reason, reason.until
+        else:
+            step.note = None if reason is None else str(reason)
         if reason is None and not step.entries:
             step.note = "the policy scheduled nothing" if self.unfinished else "no work"
         return step

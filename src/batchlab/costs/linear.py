@@ -11,9 +11,10 @@ class Linear:
     """per_iteration + prefill_token * prefill tokens + decode_token * decode tokens + context_token * context tokens.
 
     Context tokens are the keys and values that the step reads: over all requests in it, the tokens computed after it.
-    Moving KV blocks adds moved_block for each block swapped out or in. The sum is rounded half up to a whole number of
-    `unit`, at least 1, once per step. With `unit = "cost unit"` the numbers are abstract: they compare schedules and
-    say nothing about seconds.
+    Padding tokens, which a tied batch computes for its ended members, cost as much as decode tokens. Moving KV blocks
+    adds moved_block for each block swapped out or in. The sum is rounded half up to a whole number of `unit`, at least
+    1, once per step. With `unit = "cost unit"` the numbers are abstract: they compare schedules and say nothing about
+    seconds.
     """
 
     idle = "jump"
@@ -49,7 +50,7 @@ class Linear:
         total = (
             c["per_iteration"]
             + c["prefill_token"] * work.prefill_tokens
-            + c["decode_token"] * work.decode_tokens
+            + c["decode_token"] * (work.decode_tokens + work.padding_tokens)
             + c["context_token"] * work.context_tokens
             + c["moved_block"] * work.moved_blocks
         )

@@ -33,10 +33,13 @@ def find(name: str) -> type[Any]:
     return found
 
 
-def limits_of(policy_class: type[Any]) -> tuple[str, ...]:
-    """The core's settings that a policy's class takes; a class of one's own that says nothing takes all."""
-    found: tuple[str, ...] = getattr(policy_class, "takes", tuple(LimitSettings.model_fields))
-    return found
+def limits_of(policy_class: type[Any]) -> dict[str, str]:
+    """The core's settings that a policy's class takes: its own name of each -> the core's.
+
+    A class of one's own that says nothing takes all, under the core's names.
+    """
+    taken = getattr(policy_class, "takes", tuple(LimitSettings.model_fields))
+    return dict(taken) if isinstance(taken, dict) else {name: name for name in taken}
 
 
 def on_arrival(policy: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from batchlab.core.batch import Batch
+from batchlab.core.batch import Batch, Wait
 from batchlab.core.scheduler import Limits, View
 from batchlab.core.sequence import Sequence
 
@@ -18,8 +18,17 @@ class Policy:
     rules: ClassVar[str] = "custom"
     """Whose rules these are, with their version; written into every trace."""
 
-    takes: ClassVar[tuple[str, ...]] = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
-    """The core's settings that make sense with it."""
+    takes: ClassVar[tuple[str, ...] | dict[str, str]] = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
+    """The core's settings that make sense with it; as a dict, the engine's own name of each -> the core's."""
+
+    holds: ClassVar[str] = "computed"
+    """What a request has KV blocks for: `computed` tokens, its whole `prompt`, or prompt and `max` output."""
+
+    steps_in_flight: int = 1
+    """How many steps are planned before the oldest is delivered."""
+
+    pipeline_stages: int = 1
+    """A step passes so many stages; the next may follow when the first one is free."""
 
     own_queue: ClassVar[bool] = False
     """Whether the order and the bound of the queue are the engine's own, so that a scenario's [queue] has no place."""
@@ -38,6 +47,6 @@ class Policy:
         if batch.enqueue(seq):
             batch.reject(seq, "queue full")
 
-    def plan(self, view: View, batch: Batch) -> str | None:
-        """Build this iteration's batch. If nothing is scheduled, the answer may say why."""
+    def plan(self, view: View, batch: Batch) -> str | Wait | None:
+        """Build this iteration's batch. The answer may say why; a Wait says until when nothing is to be scheduled."""
         raise NotImplementedError

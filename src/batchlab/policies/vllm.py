@@ -45,8 +45,8 @@ against steps recorded from that very scheduler: every decision, block number an
 What vLLM does not do: a prompt that the whole pool cannot hold is refused, and a request that can never get its next
 block ends with an error; vLLM lets both wait for ever.
 
-Not modelled: speculative decoding, encoder inputs, LoRA, KV connectors, several KV cache groups such as sliding windows,
-structured output.
+Not modelled: speculative decoding, encoder inputs, LoRA, KV connectors, several KV cache groups such as sliding
+windows, structured output.
 """
 
 from typing import Any, Literal
@@ -146,8 +146,6 @@ class Vllm(Policy):
 
     def _refusal(self, seq: Sequence, view: View, batch: Batch) -> str | None:
         longest = view.limits.max_model_len
-        if longest is not None and seq.prompt_tokens >= longest:
-            return f"prompt does not fit max_model_len: at most {longest - 1} tokens"
         if longest is not None and seq.max_tokens > longest:
             return f"max_tokens exceeds max_model_len: at most {longest}"
         if batch.blocks_for(seq.prompt_tokens) > batch.total_blocks:

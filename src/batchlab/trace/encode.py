@@ -47,6 +47,7 @@ def encode(event: Event) -> dict[str, Any]:
         "retry": event.retry,
         "steps_in_flight": event.steps_in_flight,
         "batching": event.batching,
+        "holds": event.holds,
         "max_iterations": event.max_iterations,
         "max_tokens_rule": event.max_tokens_rule,
         "source": event.source,
@@ -98,6 +99,8 @@ def _iteration(event: Iteration) -> dict[str, Any]:
         line["discarded"] = event.discarded
     if event.note is not None:
         line["note"] = event.note
+    if event.padding:
+        line["padding"] = event.padding
     if event.kv is not None:
         line["kv"] = event.kv
         line["cached"] = event.cached

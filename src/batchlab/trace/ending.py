@@ -50,7 +50,6 @@ def check_summary(summary: Any, replay: Replay, termination: str, findings: Find
         return
     given = dict(summary)
     requests = given.pop("requests", None)
-    given.pop("slots", None)  # not derived yet
     _figures(given, replay, findings)
     _compare("", given, derived, None, findings)
     if not isinstance(requests, list) or not all(isinstance(entry, dict) for entry in requests):
@@ -63,12 +62,19 @@ def check_summary(summary: Any, replay: Replay, termination: str, findings: Find
 
 
 def _figures(given: dict[str, Any], replay: Replay, findings: Findings) -> None:
-    """Take latency and throughput out of the summary and check them; one from elsewhere may have neither."""
+    """Take latency, throughput and slots out of the summary and check them; one from elsewhere may have none."""
     derived = figures_of(replay.requests.values(), replay.gaps or Counter(), replay.header["clock"]["unit"])
+    derived["slots"] = _slots(replay)
     for name, figures in derived.items():
         if name in given:
             for problem in differences(name, given.pop(name), figures):
                 findings.add("summary", problem)
+
+
+def _slots(replay: Replay) -> dict[str, Any]:
+    opened, useful = replay.slots_opened, sum(request.emitted for request in replay.requests.values())
+    wasted = opened - useful
+    return {"opened": opened, "useful": useful, "wasted": wasted, "waste": wasted / opened if opened else None}
 
 
 def _source_count(replay: Replay, findings: Findings) -> None:

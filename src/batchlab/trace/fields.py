@@ -204,6 +204,7 @@ _HEADER_OPTIONS: dict[str, Check] = {
     "retry": _or_null(_record({"limit": _integer(1), "wait": _integer(1), "factor": _integer(1)})),
     "steps_in_flight": _integer(1),
     "batching": _one_of("iteration", "request"),
+    "holds": _one_of("computed", "prompt", "max"),
     "requests": _list_of(_record(_REQUEST, _REQUEST_OPTIONS)),
 }
 
@@ -277,6 +278,7 @@ _ITERATION_OPTIONS: dict[str, Check] = {
     "delivers": _integer(0, null=True),
     "discarded": _ids(unique=False),
     "note": _text(),
+    "padding": _integer(1),
     "kv": _record({"free": _integer(), "free_after": _integer(), "moved": _integer(0)}),
 }
 

@@ -88,7 +88,9 @@ class Pool:
 
     def grow(self, request: Known, cached: int) -> None:
         """It has got tokens, and holds the blocks for all that it has computed."""
-        needed = self._terms.blocks_for(request.computed)
+        needed = self._terms.blocks_for(
+            self._terms.held_tokens(request.computed, request.prefill_target, request.prompt + request.max_tokens)
+        )
         hits = cached // self._terms.block_size
         self._taken += needed - request.held - hits
         self._hits += hits

@@ -40,6 +40,9 @@ class Ledger:
         self.moved_blocks = 0
         self.decode_stalls = 0
         self.preempted_decode_stalls = 0
+        self.batch = 0
+        """Admissions less preemptions since nobody held a seat."""
+        self.slots_opened = 0
         self.gaps: Counter[int] | None = Counter() if keep_times else None
         self._keep_times = keep_times and "requests" in header
         for request in header.get("requests", ()):

@@ -56,6 +56,7 @@ class Replay(Ledger):
     def _moves(self, obj: dict[str, Any]) -> None:
         """Arrivals, seats, refusals and other ends, and what follows for the queue."""
         before = len(self.waiting)
+        self.batch = (self.batch if self.active else 0) + len(obj["admitted"]) - len(obj["preempted"])
         new = self.clients.arrivals(obj)
         place = self._seats.change(obj)
         refused, dropped = self.clients.rejections(obj), self.clients.drops(obj)
@@ -65,6 +66,8 @@ class Replay(Ledger):
             self.active.pop(request.id, None)
             self.track(request)
         self._seats.check_limit()
+        if obj["scheduled"]:
+            self.slots_opened += self.batch if self.terms.tied else len(self.active)
         left = {*place, *(request.id for request in (*refused, *dropped))}
         moved = [(name, where) for name, where in place.items() if self.requests[name].state == "waiting"]
         came = [name for name in new if self.requests[name].state == "waiting" and name not in left]

@@ -21,6 +21,7 @@ class Known:
     prompt: int
     output: int
     priority: int
+    max_tokens: int
     due: int
     """The output tokens after which it ends: `output`, or fewer where max_model_len cuts it."""
     prefill_target: int
@@ -143,6 +144,7 @@ def known_from(
         prompt=obj["prompt"],
         output=obj["output"],
         priority=obj["priority"],
+        max_tokens=obj["max_tokens"],
         due=terms.due_output(obj["prompt"], obj["output"]),
         prefill_target=obj["prompt"],
         comes_at=obj["arrival"],

@@ -31,10 +31,19 @@ class Terms:
     depth: int
     """Steps in flight."""
     max_iterations: int | None
+    tied: bool
+    """Whether a batch is formed once and runs to its end."""
+
+    holds: str
+    """What a request has KV blocks for: `computed` tokens, its whole `prompt`, or prompt and `max` output."""
 
     def blocks_for(self, tokens: int) -> int:
         """KV blocks that hold so many tokens; 0 where blocks are not modelled."""
         return 0 if self.num_blocks is None else -(-tokens // self.block_size)
+
+    def held_tokens(self, computed: int, prefill_target: int, longest: int) -> int:
+        """How many tokens a request that was scheduled holds KV blocks for."""
+        return max(computed, {"computed": 0, "prompt": prefill_target, "max": longest}[self.holds])
 
     def due_output(self, prompt: int, output: int) -> int:
         """The output tokens after which such a request ends."""
@@ -67,4 +76,6 @@ def terms_of(header: dict[str, Any]) -> Terms:
         retry=header.get("retry"),
         depth=header.get("steps_in_flight", 1),
         max_iterations=header["max_iterations"],
+        tied=header.get("batching") == "request",
+        holds=header.get("holds", "computed"),
     )
