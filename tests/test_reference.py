@@ -1,11 +1,11 @@
 """The reference readings against the recorded examples, and the random loads against their promises."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-
 from loads import NEVER, decode_first_case, three_modes_case
 from reference import decode_first, three_modes
 
@@ -177,7 +177,7 @@ def three_modes_corners(mode: str, case: dict[str, Any], result: dict[str, Any])
         return {(mode, "refused")}
     trace, limits = result["trace"], case["limits"]
     corners = {(mode, "finished")}
-    if any(step["end"] < following["start"] for step, following in zip(trace, trace[1:], strict=False)):
+    if any(step["end"] < following["start"] for step, following in itertools.pairwise(trace)):
         corners.add((mode, "idle jump"))
     if limits["max_num_seqs"] > limits["max_num_batched_tokens"]:
         corners.add((mode, "seats over budget"))

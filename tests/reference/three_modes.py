@@ -3,6 +3,7 @@
 Time is counted in cost units. An iteration costs the sum of its tokens, its outputs appear at its end.
 """
 
+import itertools
 from typing import Any
 
 MODES = ("static", "continuous", "chunked")
@@ -23,7 +24,7 @@ class Job:
 
     def summary(self) -> dict[str, Any]:
         times = self.output_times
-        gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+        gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
         return {
             "name": self.id,
             "ttft": times[0] - self.arrival,

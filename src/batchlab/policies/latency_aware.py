@@ -14,8 +14,8 @@ class LatencyAware(Policy):
 
     A gap between two tokens of a decoding request is one step, so every gap stays within the target as long as the
     estimate is right and the budget covers all decodes. Where not even one prompt token fits, prompts wait and the
-    iteration says so: either decodes alone take longer than the target, or nothing is left of it. While nobody decodes,
-    no gap is at stake and prompts get the whole budget. Its own rule, no engine's.
+    iteration says so: either decodes alone take longer than the target, or nothing is left of it for the first prompt
+    in line. While nobody decodes, no gap is at stake and prompts get the whole budget. Its own rule, no engine's.
 
     target_itl: largest gap wanted, in the clock's unit.
     """
@@ -42,8 +42,8 @@ class LatencyAware(Policy):
         for seq in view.prefilling:
             tokens = self.largest_chunk(seq, batch)
             if tokens == 0:
-                alone = batch.estimate()
-                return f"no prompt token fits into target_itl = {self.target_itl}: the step takes {alone} without it"
+                without = f"the step takes {batch.estimate()} without it"
+                return f"no token of {seq.id!r} fits into target_itl = {self.target_itl}: {without}"
             batch.schedule(seq, tokens)
         return None
 

@@ -72,7 +72,7 @@ class Clients:
         wait = ledger.terms.retry_wait(request.attempts)
         expected = None if wait is None else start + wait
         gives_up = min((t for t in (request.cancel_at, request.deadline_at) if t is not None), default=None)
-        if expected is not None and gives_up is not None and expected >= gives_up:
+        if expected is not None and (request.preempted or (gives_up is not None and expected >= gives_up)):
             expected = None
         if given != expected:
             after = f"after the rejection of attempt {request.attempts} at {start}"
