@@ -449,11 +449,13 @@ def test_a_policy_file_that_cannot_be_used(attempt: Try, content: str | None, ch
         ),
         pytest.param(
             f"    {PLAN}\n        return 'too\\nlazy'\n",
-            ["stalled at 7 ns, iteration 1: too\\nlazy", "2 waiting and 0 active"],
+            ["stalled in iteration 1, at time 7 (ns): too\\nlazy", "2 waiting and 0 active"],
             id="never schedules",
         ),
         pytest.param(
-            f"    {PLAN}\n        batch.admit_waiting()\n", ["stalled at 7 ns", "scheduled nothing"], id="only admits"
+            f"    {PLAN}\n        batch.admit_waiting()\n",
+            ["stalled in iteration 1, at time 7 (ns)", "scheduled nothing"],
+            id="only admits",
         ),
         pytest.param(
             f"    {PLAN}\n        batch.preempt(view.waiting.head, 'nap')\n",

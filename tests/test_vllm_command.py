@@ -38,13 +38,18 @@ def test_prefix_caching_is_vllms_default_only_where_blocks_are_known() -> None:
     assert parse("vllm serve M --num-gpu-blocks-override 9 --no-enable-prefix-caching").settings == {
         "num_gpu_blocks": 9,
         "enable_prefix_caching": False,
+        "async_scheduling": True,
     }
 
 
 def test_line_continuations_and_underscores() -> None:
     command = parse("python -m vllm.entrypoints.openai.api_server \\\n  --model M \\\n  --max_num_seqs 4")
-    assert command.settings == {"max_num_seqs": 4}
+    assert command.settings == {"max_num_seqs": 4, "async_scheduling": True}
     assert command.unknown == ["--model"]
+
+
+def test_a_misspelt_flag_is_not_just_ignored() -> None:
+    assert parse("vllm serve M --max-num-seq 4").unknown == ["--max-num-seq (did you mean 'max-num-seqs'?)"]
 
 
 @pytest.mark.parametrize(

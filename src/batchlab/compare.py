@@ -10,6 +10,7 @@ from typing import Any
 from batchlab.errors import BatchlabError, InputError, StalledError
 from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
+from batchlab.policies import limits_of
 from batchlab.scenario import load
 from batchlab.settings import LimitSettings
 from batchlab.simulate import Run, simulate
@@ -176,7 +177,9 @@ def said(key: str, value: Any) -> str:
     if value is None:
         limit = key.rpartition(".")[2] in (*LimitSettings.model_fields, "max_iterations")
         return "no limit" if limit else "none"
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def listed(names: Sequence[str]) -> str:
@@ -187,7 +190,7 @@ def listed(names: Sequence[str]) -> str:
 def _takes(run: Run, key: str) -> bool:
     """Whether a key means something to this run; other policies of the scenario may have settings of their own."""
     section, _, name = key.partition(".")
-    return section != "engine" or name in run.settings or name in LimitSettings.model_fields
+    return section != "engine" or name in run.settings or name in limits_of(type(run.policy))
 
 
 def _refuse_too_many(count: int) -> None:

@@ -17,6 +17,8 @@ from batchlab.order import QueueOrder
 from batchlab.settings import Count, LimitSettings, Table, construct, parameters, place, validate
 from batchlab.simulate import Run
 
+LIMITS = tuple(LimitSettings.model_fields)
+
 
 class RunTable(Table):
     """[run]: when to stop, and what becomes of a request whose deadline has passed."""
@@ -51,6 +53,8 @@ class Scenario:
     name: str
     title: str
     runs: list[Run]
+    ignored: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Policy -> limits of the file that it does not know, where it was chosen instead of the file's."""
     path: str = ""
     overrides: Mapping[str, str] = field(default_factory=dict)
     """Dotted key of each override -> the place in the file that it took."""
@@ -101,7 +105,7 @@ def load(
         for run in built.runs if check else ():
             run.check()
     except InputError as error:
-        raise Scenario(name, "", [], str(path), places).locate(error) from error.__cause__
+        raise Scenario(name, "", [], {}, str(path), places).locate(error) from error.__cause__
     return replace(built, path=str(path), overrides=places)
 
 
@@ -130,9 +134,15 @@ def build(
     else:
         requests = columns = table.workload.read(folder, costs.build(table.cost).unit)
         source = columns.source()
-    source = {"name": None, "sha256": None, **(source or {}), "requests": len(requests)}
+    if table.workload.clients is None and table.workload.think_time:
+        raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
+    count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
+    source = {"name": None, "sha256": None, **(source or {}), "requests": count}
     runs = [_run(policy, engine, table, requests, source) for policy in chosen]
-    return Scenario(name, table.title, runs)
+    ignored = {
+        p: [key for key in engine if key in LIMITS and key not in _settings_of(policies.find(p))] for p in engines
+    }
+    return Scenario(name, table.title, runs, {p: keys for p, keys in ignored.items() if keys})
 
 
 def _written_out(entries: Sequence[RequestTable]) -> list[Request]:
@@ -166,10 +176,12 @@ def _run(
         engine=name,
         settings={key: getattr(policy, key, own.get(key)) for key in parameters(policy_class)},
         source=source,
-        inline=table.workload.written_out,
+        inline=table.workload.written_out and table.workload.clients is None,
         queue=QueueOrder(table.queue.order, table.queue.aging),
         retry=None if table.workload.retry is None else table.workload.retry.backoff(),
         deadlines=table.run.deadlines,
+        clients=table.workload.clients,
+        think_time=table.workload.think_time,
     )
 
 
@@ -181,7 +193,7 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits
         names = {f"engine.{core}": f"engine.{own}" for own, core in taken.items()}
         error.place = names.get(error.place or "", error.place)
         raise
-    given = checked.model_dump(exclude_unset=True)
+    given = checked.model_dump(exclude_unset=True) | getattr(policy, "fixes", {})
     if getattr(policy, "own_queue", False) and queue != QueueTable():
         key, value = next((key, value) for key, value in queue if value != getattr(QueueTable(), key))
         raise InputError(None, f"queue.{key}", value, "the policy has its own order and bound of the queue")
@@ -241,7 +253,14 @@ def _refuse_duplicates(requests: Sequence[Request]) -> None:
 
 def _refuse_unknown_settings(engine: Mapping[str, Any], classes: Sequence[type]) -> None:
     """A key is known if at least one of the named policies takes it."""
-    known = ["policy", *(name for c in classes for name in (*policies.limits_of(c), *parameters(c)))]
+    known = ["policy", *(name for c in classes for name in _settings_of(c))]
     for key in engine:
         if key not in known:
+            others = [name for name in policies.names() if key in _settings_of(policies.find(name))]
+            if others:
+                raise InputError(None, f"engine.{key}", None, f"no setting of this policy, only of {', '.join(others)}")
             raise InputError(None, f"engine.{key}", None, f"unknown key{nearest(key, known)}")
+
+
+def _settings_of(policy_class: type) -> list[str]:
+    return [*policies.limits_of(policy_class), *parameters(policy_class)]

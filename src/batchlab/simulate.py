@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from batchlab import policies
+from batchlab.clients.closed import Closed
 from batchlab.clients.identity import tokens_of
 from batchlab.clients.listed import Listed
 from batchlab.clients.listed import field as requested
@@ -54,6 +55,9 @@ class Run:
     queue: QueueOrder = field(default_factory=QueueOrder)
     retry: Backoff | None = None
     deadlines: str = "keep"
+    clients: int | None = None
+    """A closed loop of so many clients instead of the requests' own arrivals; each waits think_time in between."""
+    think_time: int = 0
     list_limit: int | None = LIST_LIMIT
     """Queue and active are listed up to so many ids, beyond it only counted; None lists them all."""
 
@@ -150,10 +154,12 @@ class _Loop:
         self.observers = observers
         self.on_plan = on_plan
         self.depth = run.steps_in_flight
-        self.stages = int(getattr(run.policy, "pipeline_stages", 1))
+        self.stage_free = [0] * int(getattr(run.policy, "pipeline_stages", 1))
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
         self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds)
-        self.client: Listed | Retrying = Listed(run.requests)
+        self.client: Listed | Closed | Retrying = Listed(run.requests)
+        if run.clients is not None:
+            self.client = Closed(run.requests, run.clients, run.think_time)
         if run.retry is not None:
             self.client = Retrying(self.client, run.retry)
         longest = run.limits.max_model_len
@@ -165,7 +171,6 @@ class _Loop:
         self.jumps = run.cost.idle == "jump"
         self.counted = run.cost.unit == "iteration"
         self.now = 0
-        self.busy_until = 0
         self.iterations = 0
         self.in_flight: deque[tuple[Step, int]] = deque()
         self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
@@ -198,13 +203,8 @@ class _Loop:
         step = core.plan(self.run.policy.plan)
         if self.on_plan is not None:
             self.on_plan(core, step)
-        start = max(self.now, self.busy_until)
+        self.in_flight.append((step, self._end_of(step)))
         end = self.now
-        if step.works:
-            duration = self.run.cost.duration(step)
-            end = start + duration
-            self.busy_until = start - (-duration // self.stages)  # the next may enter when the first stage is free
-        self.in_flight.append((step, end))
         delivered = None
         if len(self.in_flight) >= self.depth:
             delivered, end = self.in_flight.popleft()
@@ -214,6 +214,16 @@ class _Loop:
         if step.preempted:
             self.watch.preempted(step, quiet=not (arrived or step.sampled or step.dropped))
 
+    def _end_of(self, step: Step) -> int:
+        """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
+        time = self.now
+        if step.works:
+            duration, free = self.run.cost.duration(step), self.stage_free
+            for stage in range(len(free)):
+                share = duration * (stage + 1) // len(free) - duration * stage // len(free)
+                time = free[stage] = max(time, free[stage]) + share
+        return time
+
     def _arrivals(self) -> list[str]:
         arrived = []
         run = self.run
@@ -221,7 +231,9 @@ class _Loop:
             if not run.inline and time == r.arrival:
                 self._tell(r)
             tokens = tokens_of(run.requests, position, r) if run.limits.enable_prefix_caching else None
-            seq = self.core.arrive(self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens)
+            seq = self.core.arrive(
+                self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens, r.deadline
+            )
             arrived.append(r.id)
             if r.cancel_at is not None:
                 self._give_up_at(r.cancel_at, seq, "cancelled", "by its client")
@@ -275,6 +287,8 @@ class _Loop:
 
     def _announce(self, step: Step, arrived: list[str], delivered: Step | None, delivery: Delivery) -> None:
         rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]
+        for _ in range(len(delivery.completed) + len(step.dropped) + sum(r.retry_at is None for r in rejected)):
+            self.client.ended(self.now)
         if not self.observers:
             return
         core = self.core

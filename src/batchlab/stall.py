@@ -26,10 +26,11 @@ class StallWatch:
         if known:
             return min(known)
         core = self._core
+        first = {"waiting": core.waiting.head, "active": core.running[0] if core.running else None}
+        shown = [f"first {where}: {shorten(seq.id)}" for where, seq in first.items() if seq is not None]
         raise StalledError(
-            f"stalled at {step.start} {self._run.cost.unit}, iteration {step.serial}: {step.note}; "
-            f"{len(core.waiting)} waiting and {len(core.running)} active, nothing more to arrive; "
-            f"first waiting: {core.waiting.head!r}, first active: {core.running[0] if core.running else None!r}"
+            f"stalled in iteration {step.serial}, at time {step.start} ({self._run.cost.unit}): {step.note}; "
+            f"{len(core.waiting)} waiting and {len(core.running)} active, nothing more to arrive; {', '.join(shown)}"
         )
 
     def preempted(self, step: Step, quiet: bool) -> None:
@@ -48,6 +49,6 @@ class StallWatch:
         ids = sorted({entry[0].id for entry in step.preempted} | {seq.id for seq in core.running})
         rule = getattr(self._run.policy, "victim_rule", "the policy's choice of a victim")
         raise StalledError(
-            f"livelock at {step.start} {self._run.cost.unit}, iteration {step.serial}: requests "
+            f"livelock in iteration {step.serial}, at time {step.start} ({self._run.cost.unit}): requests "
             f"{', '.join(shorten(id) for id in ids[:8])} evict each other for ever; rule: {rule}"
         )

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any
 
-from batchlab.errors import InputError
+from batchlab.errors import InputError, nearest
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -24,6 +24,8 @@ SWITCHES = {
     "scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
     "long-prefill-token-threshold-adaptive": "long_prefill_token_threshold_adaptive",
 }
+DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
+"""vLLM's defaults on a GPU, where ours differ."""
 OTHERS = {"scheduling-policy": str, "watermark": float}
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
@@ -40,8 +42,7 @@ class Command:
 def parse(text: str) -> Command:
     """Read a command line such as `vllm serve MODEL --max-num-seqs 256`. Raises InputError.
 
-    What the command leaves out keeps vLLM's default where ours differs: prefix caching is on where the number of KV
-    blocks is known.
+    What the command leaves out and DEFAULTS has is set as vLLM sets it; the other settings stay as they are.
     """
     try:
         words = shlex.split(text.replace("\\\n", " "))
@@ -57,10 +58,10 @@ def parse(text: str) -> Command:
         word = words.pop(0)
         if word.startswith("--"):
             _flag(word, words, settings, unknown)
-    if "num_gpu_blocks" in settings:
-        settings.setdefault("enable_prefix_caching", True)
-    else:
-        settings.pop("enable_prefix_caching", None)
+    for key, value in DEFAULTS.items():
+        settings.setdefault(key, value)
+    if "num_gpu_blocks" not in settings:
+        del settings["enable_prefix_caching"]  # there are no blocks to cache in
     return Command(settings, unknown)
 
 
@@ -81,7 +82,7 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], unknown: list[s
         except ValueError as error:
             raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
     else:
-        unknown.append(f"--{flag}")
+        unknown.append(f"--{flag}{nearest(flag, (*WHOLE, *SWITCHES, *OTHERS))}")
 
 
 def _whole(flag: str, value: str) -> int:

@@ -33,7 +33,8 @@ def conform(cases: tuple[str, ...], folder: str | None, as_json: bool) -> None:
         results.append(result)
         if not as_json:
             verdict = f"FAIL {result.difference}" if result.difference else f"pass ({result.detail})"
-            print(one_line(f"{result.name}: {verdict}"))
+            file = Path(result.path).stem
+            print(one_line(f"{file if file == result.name else f'{file} {result.name}'}: {verdict}"))
     failed = sum(result.difference is not None for result in results)
     if as_json:
         cases_out = [

@@ -5,7 +5,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import console, plain_table, settings_line, totals_lines
+from batchlab.cli.tables import NS_IN_MS, console, plain_table, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.errors import one_line
 from batchlab.metrics.fold import Summary
@@ -21,7 +21,6 @@ NAMES = {
     "max_itl": "max ITL",
 }
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
-NS_IN_MS = 10**6
 
 
 def print_large_run(run: Run, result: Summary, title: str = "") -> None:
@@ -29,25 +28,31 @@ def print_large_run(run: Run, result: Summary, title: str = "") -> None:
     document = result.document(with_requests=False)
     out = console()
     out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
-    out.print(escape(settings_line(run)))
-    if isinstance(run.requests, Columns):
-        for line in workload_lines(run.requests, run.cost.unit):
-            out.print(escape(one_line(line)))
+    say(out, settings_line(run))
+    for line in workload_lines(run):
+        say(out, one_line(line))
     out.print()
     out.print(_latencies(document["latency"], run.cost.unit))
     out.print()
-    out.print(escape(_throughput(document["throughput"])))
+    say(out, _throughput(document["throughput"]))
     for line in totals_lines(run, result):
-        out.print(escape(line))
+        say(out, line)
     out.print()
 
 
-def workload_lines(columns: Columns, unit: str) -> list[str]:
+def workload_lines(run: Run) -> list[str]:
     """Where the requests came from, what was done to them, and what they are like."""
+    columns = run.requests
+    if not isinstance(columns, Columns):
+        return []
     origin = columns.origin
     last, first = int(columns.arrival.max()), int(columns.arrival.min())
+    when = f"over {_duration(last - first, run.cost.unit)}"
+    if run.clients is not None:
+        pause = _duration(run.think_time, run.cost.unit)
+        when = f"in a closed loop of {run.clients:,} clients, each {pause} after its last"
     lines = [
-        f"{len(columns):,} requests over {_duration(last - first, unit)}; prompt mean {columns.prompt.mean():,.1f}, "
+        f"{len(columns):,} requests {when}; prompt mean {columns.prompt.mean():,.1f}, "
         f"output mean {columns.output.mean():,.1f} tokens"
     ]
     if origin is not None:

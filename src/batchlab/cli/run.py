@@ -5,17 +5,19 @@ import json
 import os
 import sys
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import print_run
+from batchlab.cli.tables import KV_SETTINGS, print_run
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
 from batchlab.files import flush, whole_file
 from batchlab.metrics.fold import Summary
+from batchlab.policies import limits_of
 from batchlab.scenario import Scenario, load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
@@ -60,7 +62,8 @@ def run(
 ) -> None:
     """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
 
-    Exits with 1 if a run stopped at its iteration limit. A scenario with several policies runs them one after the
+    Exits with 1 if a run stopped at its iteration limit or stalled; requests that were rejected or failed have their
+    result all the same. A scenario with several policies runs them one after the
     other; --trace and --summary then write one file each, with the policy's name before the suffix.
     """
     overrides = {} if from_command is None else _settings_of(from_command)
@@ -76,6 +79,7 @@ def run(
         names = names or ["vllm"]
     _refuse_same_file(scenario, trace, summary)
     loaded = load(scenario, overrides, names, workload)
+    _notes(loaded, overrides, from_command is not None)
     documents = []
     for one in loaded.runs:
         result, iterations = _run_one(one, loaded, trace, summary)
@@ -94,14 +98,28 @@ def _settings_of(command: str) -> dict[str, Any]:
     """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
     found = parse(command)
     if found.unknown:
-        print(one_line(f"batchlab: not modelled, ignored: {', '.join(found.unknown)}"), file=sys.stderr)
-    if "num_gpu_blocks" not in found.settings:
-        print(
-            "batchlab: KV blocks are not modelled: the command has no --num-gpu-blocks-override; "
-            "set engine.num_gpu_blocks to the number that the engine logs at start",
-            file=sys.stderr,
-        )
+        note(f"not modelled, ignored: {', '.join(found.unknown)}")
     return {f"engine.{key}": value for key, value in found.settings.items()}
+
+
+def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> None:
+    """Say on stderr what does not go without saying about the settings."""
+    for policy, keys in scenario.ignored.items():
+        note(f"{policy} does not take these settings of the file, ignored: {', '.join(keys)}")
+    if from_command:
+        (one,) = scenario.runs[:1]
+        own = [name for name in limits_of(type(one.policy)) if f"engine.{name}" not in given]
+        if one.limits.num_gpu_blocks is None:
+            own = [name for name in own if name not in KV_SETTINGS]
+        shown = [f"{name} = {value}" for name in own if (value := getattr(one.limits, name)) is not None]
+        note(f"not in the command, from the file or our defaults: {', '.join(shown) or 'nothing'}")
+        if one.limits.num_gpu_blocks is None:
+            note("KV blocks are not modelled: set engine.num_gpu_blocks to the number that the engine logs at start")
+
+
+def note(text: str) -> None:
+    """A remark on stderr."""
+    print(f"batchlab: {one_line(text)}", file=sys.stderr)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

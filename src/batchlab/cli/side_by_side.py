@@ -162,10 +162,8 @@ def _workload(first: compare.Variant, differing: Sequence[str]) -> list[str]:
     if first.run.inline or any(key.startswith(("workload.", "cost.unit")) for key in differing):
         return []
     from batchlab.cli.large import workload_lines
-    from batchlab.clients.columns import Columns
 
-    requests = first.run.requests
-    return workload_lines(requests, first.run.cost.unit) if isinstance(requests, Columns) else []
+    return workload_lines(first.run)
 
 
 def _settings(outcomes: Sequence[compare.Outcome], differing: Sequence[str]) -> Section:

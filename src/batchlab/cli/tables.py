@@ -20,6 +20,7 @@ PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
 PIPE_WIDTH = 160
+NS_IN_MS = 10**6
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 
@@ -36,14 +37,19 @@ def print_run(run: Run, result: Summary, iterations: list[Iteration], title: str
     end = result.end
     assert header is not None and end is not None
     out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
-    out.print(escape(settings_line(run)))
+    say(out, settings_line(run))
     out.print(_schedule(iterations, run.cost.unit))
     _say_rest(out, len(iterations), "iterations")
     out.print(_requests(result, run.cost.unit))
     _say_rest(out, len(result.results), "requests")
     for line in totals_lines(run, result):
-        out.print(escape(line))
+        say(out, line)
     out.print()
+
+
+def say(out: Console, line: str) -> None:
+    """A line of prose: a terminal wraps it between words, a pipe gets it whole."""
+    out.print(escape(line), soft_wrap=not out.is_terminal)
 
 
 def settings_line(run: Run) -> str:
@@ -67,7 +73,8 @@ def plain_table(*columns: str, numeric: tuple[str, ...] = ()) -> Table:
     """A table without lines; `numeric` columns stand right."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold")
+        longest = max(map(len, column.split()), default=1)  # a heading is never broken inside a word
+        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold", min_width=longest)
     return table
 
 
@@ -75,7 +82,8 @@ def _schedule(iterations: list[Iteration], unit: str) -> Table:
     """A row an iteration. Columns that only some runs need are there only if they hold something."""
     columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
     if unit != "iteration":
-        columns |= {"start": lambda it: f"{it.start:,}", "end": lambda it: f"{it.end:,}"}
+        mark, shown = (" (ms)", _milliseconds) if unit == "ns" else ("", _number)
+        columns |= {f"start{mark}": lambda it: shown(it.start), f"end{mark}": lambda it: shown(it.end)}
     columns |= {
         "arrived": lambda it: _ids(it.arrived),
         "scheduled": _scheduled,
@@ -92,23 +100,25 @@ def _schedule(iterations: list[Iteration], unit: str) -> Table:
         "unused": lambda it: "" if it.unused is None else f"{it.unused:,}",
     }
     if any(it.kv for it in iterations):
-        columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free']:,}"
-    table = plain_table(*columns, numeric=("iteration", "start", "end", "unused", "free KV"))
+        columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free_after']:,}"
+    table = plain_table(*columns, numeric=("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
     for it in iterations[:MOST_ROWS]:
         table.add_row(*(cell(it) for cell in columns.values()))
     return table
 
 
 def _scheduled(it: Iteration) -> Text:
-    """Decodes in green as the bare id, prefill as id+tokens in blue: readable without colour too."""
+    """Decodes in green as the bare id, prefill as id+tokens in blue, with what it found cached: id+tokens(cached)."""
     text = Text()
+    cached = {id: tokens for id, tokens in it.cached if tokens}
     for id, phase, tokens in it.scheduled:
         if text:
             text.append(" ")
         if phase == "decode":
             text.append(one_line(id), style="green")
         else:
-            text.append(f"{one_line(id)}+{tokens}", style="blue")
+            found = f"({cached[id]})" if id in cached else ""
+            text.append(f"{one_line(id)}+{tokens}{found}", style="blue")
     return text if it.scheduled else Text(it.idle or "", style="dim")
 
 
@@ -117,13 +127,17 @@ def _ids(ids: list[str] | int) -> Text:
 
 
 def _requests(result: Summary, unit: str) -> Table:
+    """A row a request; times in ms where the clock counts ns, every token's time where it counts cost units."""
     counted = unit == "iteration"
-    times = ["first output", "completed"] if counted else ["TTFT", "E2E", "max ITL"]
-    with_outputs = not counted and any(r.output_times for r in result.results)
+    shown = _milliseconds if unit == "ns" else _number
+    mark = " (ms)" if unit == "ns" else ""
+    times = ["first output", "completed"] if counted else [f"TTFT{mark}", f"E2E{mark}", f"max ITL{mark}"]
+    arrival = f"arrival{mark}"
+    with_outputs = unit == "cost unit" and any(r.output_times for r in result.results)
     table = plain_table(
-        *("request", "arrival", "priority", "prompt", "output", "result", *times, "preemptions"),
+        *("request", arrival, "priority", "prompt", "output", "result", *times, "preemptions"),
         *(["output times"] if with_outputs else []),
-        numeric=("arrival", "priority", "prompt", "output", *times, "preemptions"),
+        numeric=(arrival, "priority", "prompt", "output", *times, "preemptions"),
     )
     for r in result.results[:MOST_ROWS]:
         request = r.request
@@ -134,16 +148,21 @@ def _requests(result: Summary, unit: str) -> Table:
         )
         table.add_row(
             Text(one_line(request.id)),
-            f"{request.arrival:,}",
+            shown(request.arrival),
             str(request.priority),
             f"{request.prompt:,}",
             f"{request.output:,}",
             Text(_result(r)),
-            *(_number(cell) for cell in cells),
+            *(shown(cell) for cell in cells),
             _number(r.preemptions),
             *([" ".join(map(str, r.output_times or ()))] if with_outputs else []),
         )
     return table
+
+
+def _milliseconds(ns: int | None) -> str:
+    """A time in ns as ms, to the microsecond."""
+    return "-" if ns is None else f"{ns / NS_IN_MS:,.3f}"
 
 
 def _result(r: RequestResult) -> str:
@@ -173,7 +192,8 @@ def totals_lines(run: Run, result: Summary) -> list[str]:
     price = {name: totals[name] for name in PRICE}
     if any(price.values()):
         lines.append(", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in price.items() if number))
-    lines.append(slots_line(result.slots()))
+    if getattr(run.policy, "batching", "iteration") == "request":
+        lines.append(slots_line(result.slots()))
     if run.inline and result.header is not None and result.header.max_tokens_rule != "given":
         lines.append("max_tokens is each request's true output length where none is given: an oracle, no engine has it")
     if run.cost.unit == "cost unit":

@@ -36,6 +36,9 @@ class Listed:
         """A rejected request does not come again."""
         return None
 
+    def ended(self, now: int) -> None:
+        """A request has its result, which changes nothing here: all arrivals are known before."""
+
 
 def field(requests: Sequence[Request], name: str) -> list[int]:
     """One numeric field of all requests; quick where they lie in columns."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from batchlab.clients.closed import Closed
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
 
@@ -23,7 +24,7 @@ class Backoff:
 class Retrying:
     """Sends what another client sends, and a rejected request again. An attempt is an event; the result comes once."""
 
-    def __init__(self, client: Listed, backoff: Backoff) -> None:
+    def __init__(self, client: Listed | Closed, backoff: Backoff) -> None:
         self._client = client
         self._backoff = backoff
         self._again: list[tuple[int, int, Request]] = []
@@ -44,6 +45,10 @@ class Retrying:
                 found.append(heappop(self._again))
             found.sort(key=lambda entry: entry[:2])
         return found
+
+    def ended(self, now: int) -> None:
+        """A request has its result."""
+        self._client.ended(now)
 
     def rejected(self, position: int, request: Request, now: int) -> int | None:
         """The request was rejected. Returns when it comes again, or None: then the rejection is its result."""

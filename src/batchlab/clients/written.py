@@ -8,7 +8,7 @@ from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
 from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
-from batchlab.settings import Count, Table, Time
+from batchlab.settings import Count, CountOrZero, Table, Time
 
 PRIORITY_NAMES = {"high": 0, "normal": 1}
 
@@ -96,11 +96,13 @@ class WorkloadTable(FileTable):
 
     requests: list[RequestTable] = Field(default_factory=list)
     retry: RetryTable | None = None
+    clients: Count | None = None
+    think_time: CountOrZero = 0
 
     @property
     def written_out(self) -> bool:
         """Whether the requests stand in the scenario. Raises InputError where that is not clear."""
-        given = self.model_fields_set - {"retry"}
+        given = self.model_fields_set - {"retry", "clients", "think_time"}
         if "requests" in given:
             for other in sorted(given - {"requests"}):
                 raise InputError(None, f"workload.{other}", None, "cannot stand beside requests = [...]: give one")

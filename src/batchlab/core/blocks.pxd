@@ -11,6 +11,15 @@ cdef class CountedBlocks:
     cpdef release(self, Sequence seq)
 
 
+cdef class Tokens:
+    cdef list _runs, _starts
+    cdef long long _last
+    @cython.locals(index=longlong, start=longlong, size=longlong, inside=longlong, taken=longlong)
+    cpdef runs(self, long long position, long long length)
+    @cython.locals(low=longlong, high=longlong, middle=longlong)
+    cpdef _find(self, long long position)
+
+
 cdef class HashedBlocks:
     cdef public long long num_blocks, block_size
     cdef public bint caching
@@ -18,6 +27,7 @@ cdef class HashedBlocks:
     cdef list _users, _link_of
     cdef dict _blocks_of, _links
     cpdef blocks_for(self, long long tokens)
+    @cython.locals(hits=list, index=longlong)
     cpdef lookup(self, Sequence seq)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)
     cpdef register(self, Sequence seq, long long tokens)

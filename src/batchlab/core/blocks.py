@@ -169,6 +169,7 @@ class Tokens:
         self._runs = [run for run in prompt if run[2] > 0]
         self._runs.append((output_segment, 0, 1 << 62))
         self._starts = []
+        self._last = 0
         position = 0
         for _, _, length in self._runs:
             self._starts.append(position)
@@ -176,7 +177,14 @@ class Tokens:
 
     def runs(self, position: int, length: int) -> tuple[tuple[int, int, int], ...]:
         """The runs that make up `length` tokens from `position` on."""
-        index = self._find(position)
+        index = self._last
+        if not self._starts[index] <= position < self._starts[index] + self._runs[index][2]:
+            index = self._find(position)
+        self._last = index  # blocks are asked for in order, and most lie within one run
+        segment, start, size = self._runs[index]
+        inside = position - self._starts[index]
+        if size - inside >= length:
+            return ((segment, start + inside, length),)
         found = []
         while length > 0:
             segment, start, size = self._runs[index]

@@ -178,9 +178,10 @@ class Core:
         priority: int,
         sent: int | None = None,
         tokens: Any = None,
+        deadline: int | None = None,
     ) -> Sequence:
         """A request comes to the door, where the policy's `on_arrival` says where it goes. Returns its sequence."""
-        seq = Sequence(position, id, arrival, prompt_tokens, max_tokens, priority, sent, tokens)
+        seq = Sequence(position, id, arrival, prompt_tokens, max_tokens, priority, sent, tokens, deadline)
         longest = self.limits.max_model_len
         if longest is not None and prompt_tokens >= longest:  # no room for a single output token
             self.batch.reject(seq, f"prompt does not fit max_model_len: at most {longest - 1} tokens")

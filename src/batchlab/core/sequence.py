@@ -28,6 +28,7 @@ class Sequence:
         priority: int = 1,
         sent: int | None = None,
         tokens: Any = None,
+        deadline: int | None = None,
     ) -> None:
         self.position = position
         self.id = id
@@ -49,6 +50,7 @@ class Sequence:
         self.registered = 0  # of its first blocks, so many can be found by others
         self.chain: list[int] = []  # what its full blocks hold, as numbers
         self.tokens = tokens
+        self.deadline = deadline  # how long after its arrival the client waits for it, None if it does not say
 
     @property
     def generated(self) -> int:

@@ -8,6 +8,8 @@ from batchlab.events import Iteration
 class Slots:
     """Counts the slots that a run opens: in every iteration with tokens, one for each request it has to carry.
 
+    In one with padding only that is one for each padding token.
+
     An iteration-level engine carries those that hold a seat. A request-level engine ties a batch together: it carries
     everybody admitted since it was last empty, those that have ended since included.
     """
@@ -28,6 +30,8 @@ class Slots:
         self._seated += change - dropped
         if event.scheduled:
             self.opened += self._batch if self.tied else self._seated
+        else:
+            self.opened += event.padding
         self._seated -= completed
 
     def figures(self, useful: int) -> dict[str, Any]:

@@ -5,21 +5,28 @@ from typing import Any, ClassVar
 from batchlab.core.batch import Batch, Wait
 from batchlab.core.scheduler import Limits, View
 from batchlab.core.sequence import Sequence
+from batchlab.settings import LimitSettings
+
+WITHOUT_BLOCKS = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
+"""What a policy takes that does not look at KV blocks."""
 
 
 class Policy:
     """Decides, iteration by iteration, what runs; never touches state itself: `batch` is its only hands.
 
     A subclass takes its settings as keyword arguments of `__init__`, under its engine's own names and with annotations;
-    those of the core (max_num_seqs, max_num_batched_tokens, max_queue) come to the core by themselves. A class of
+    those of the core (max_num_seqs, num_gpu_blocks, ...; see `takes`) come to the core by themselves. A class of
     one's own need not derive from this one: `plan` alone is enough.
     """
 
     rules: ClassVar[str] = "custom"
     """Whose rules these are, with their version; written into every trace."""
 
-    takes: ClassVar[tuple[str, ...] | dict[str, str]] = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
+    takes: ClassVar[tuple[str, ...] | dict[str, str]] = tuple(LimitSettings.model_fields)
     """The core's settings that make sense with it; as a dict, the engine's own name of each -> the core's."""
+
+    fixes: ClassVar[dict[str, int]] = {}
+    """The core's settings that the rules themselves set, such as a block_size of 1 where KV memory is in slots."""
 
     holds: ClassVar[str] = "computed"
     """What a request has KV blocks for: `computed` tokens, its whole `prompt`, or prompt and `max` output."""
@@ -33,7 +40,7 @@ class Policy:
     own_queue: ClassVar[bool] = False
     """Whether the order and the bound of the queue are the engine's own, so that a scenario's [queue] has no place."""
 
-    batching: ClassVar[str] = "iteration"
+    batching: str = "iteration"
     """`request` where a batch is formed once and runs to its end, so that a seat whose request has ended stays open."""
 
     reserved_blocks: ClassVar[int] = 0

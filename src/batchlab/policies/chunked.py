@@ -5,7 +5,7 @@ from typing import Any
 from batchlab.core.batch import Batch
 from batchlab.core.scheduler import Limits, View
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 from batchlab.policies.continuous import check_limits
 
 
@@ -16,6 +16,7 @@ class Chunked(Policy):
     """
 
     rules = "worked example 2"
+    takes = WITHOUT_BLOCKS
 
     def __init__(self, prefill_chunk: int) -> None:
         self.prefill_chunk = prefill_chunk

@@ -6,7 +6,7 @@ from typing import Any
 from batchlab.core.batch import Batch
 from batchlab.core.scheduler import Limits, View
 from batchlab.errors import RequestError, SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 
 
 class Continuous(Policy):
@@ -16,6 +16,7 @@ class Continuous(Policy):
     """
 
     rules = "worked example 2"
+    takes = WITHOUT_BLOCKS
 
     def check(self, limits: Limits, requests: Any) -> None:
         """A prompt longer than the budget could never run."""

@@ -6,7 +6,7 @@ from batchlab.core.batch import Batch
 from batchlab.core.scheduler import Limits, View
 from batchlab.core.sequence import Sequence
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 
 
 class DecodeFirst(Policy):
@@ -22,6 +22,7 @@ class DecodeFirst(Policy):
     """
 
     rules = "worked example 1"
+    takes = WITHOUT_BLOCKS
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ from batchlab.core.batch import Batch
 from batchlab.core.scheduler import Limits, View
 from batchlab.core.sequence import Sequence
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 
 
 class LatencyAware(Policy):
@@ -21,6 +21,7 @@ class LatencyAware(Policy):
     """
 
     rules = "batchlab 1"
+    takes = WITHOUT_BLOCKS
 
     def __init__(self, target_itl: int) -> None:
         self.target_itl = target_itl

@@ -13,7 +13,7 @@ def last_admitted(running: list[Sequence]) -> Sequence:
 
 
 def least_urgent(running: list[Sequence]) -> Sequence:
-    """The largest (priority, time stamp), the first such in running order."""
+    """The least urgent by priority and then time stamp, the first such in running order."""
     return max(running, key=lambda seq: (seq.priority, seq.sent))
 
 

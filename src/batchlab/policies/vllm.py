@@ -148,6 +148,8 @@ class Vllm(Policy):
         longest = view.limits.max_model_len
         if longest is not None and seq.max_tokens > longest:
             return f"max_tokens exceeds max_model_len: at most {longest}"
+        if not self.enable_chunked_prefill and seq.prompt_tokens > batch.tokens_left:
+            return f"prompt does not fit the budget without chunked prefill: at most {batch.tokens_left} tokens"
         if batch.blocks_for(seq.prompt_tokens) > batch.total_blocks:
             return f"prompt does not fit the KV cache: at most {batch.total_blocks * view.limits.block_size} tokens"
         requests, tokens = self.max_num_queued_reqs, self.max_num_queued_tokens
@@ -165,7 +167,10 @@ class Vllm(Policy):
         self._walk_running(view, batch, cap)
         if batch.preempted:
             return "preempted, so nobody is admitted in this step"
-        return self._walk_waiting(view, batch, cap)
+        held_up = self._walk_waiting(view, batch, cap)
+        if held_up is None and view.num_running and not batch.entries:
+            return "waits for a step in flight"
+        return held_up
 
     def _chunk_cap(self, view: View, batch: Batch) -> int | None:
         """Rule 3: the most tokens of any one request, None without a cap."""

@@ -68,6 +68,8 @@ class Replay(Ledger):
         self._seats.check_limit()
         if obj["scheduled"]:
             self.slots_opened += self.batch if self.terms.tied else len(self.active)
+        else:
+            self.slots_opened += obj.get("padding", 0)
         left = {*place, *(request.id for request in (*refused, *dropped))}
         moved = [(name, where) for name, where in place.items() if self.requests[name].state == "waiting"]
         came = [name for name in new if self.requests[name].state == "waiting" and name not in left]
