@@ -32,6 +32,8 @@ SEEDS = range(150)
 BUILD_SEEDS = range(60)  # for each policy, to compare the builds
 CROWDS = range(7, 1000, 50)  # seeds of loads with more waiting than a trace lists
 TRIES = 500  # for documents that a policy accepts
+WAITS = ("static", "fastertransformer", "triton", "triton-iterative", ODD)  # on purpose, with work at hand
+RESERVES = ("orca", "tensorrt-llm")  # blocks for what is not computed yet
 KV_LIMITS = ("block_size", "num_gpu_blocks", "enable_prefix_caching", "max_model_len")
 
 SETTINGS: dict[str, list[Any]] = {  # for parameters that their type does not describe well enough
@@ -174,11 +176,13 @@ def any_document(policy: str, seed: int, rng: Random) -> dict[str, Any]:
     if cost["model"] == "unit" and any(row["arrival"] + row.get("deadline", 0) > 2000 for row in load):
         cost = {"model": "linear", "unit": "ns", "prefill_token": 1, "decode_token": 1}
     settings, own_queue = {}, False
-    takes: tuple[str, ...] = ("max_num_seqs", "max_num_batched_tokens", "max_queue", *KV_LIMITS)
+    takes = {name: name for name in ("max_num_seqs", "max_num_batched_tokens", "max_queue", *KV_LIMITS)}
     if policy != ODD:
         found = policies.find(policy)
         settings = {name: any_setting(name, p, rng) for name, p in parameters(found).items()}
         takes, own_queue = policies.limits_of(found), found.own_queue
+    if any(name.endswith("microseconds") for name in settings) and cost["model"] == "unit":
+        cost = {"model": "linear", "unit": "ns", "prefill_token": 100, "decode_token": 300}
     limits |= any_blocks(rng, budget, load)
     if fight:
         limits |= {"max_num_seqs": rng.choice([2, 3, 5]), "max_model_len": None}
@@ -207,7 +211,7 @@ def any_document(policy: str, seed: int, rng: Random) -> dict[str, Any]:
     return {
         "engine": {
             "policy": policy,
-            **{name: limit for name, limit in limits.items() if limit is not None and name in takes},
+            **{own: limits[core] for own, core in takes.items() if limits[core] is not None},
             **{name: value for name, value in settings.items() if value is not None},
         },
         "cost": cost,

@@ -1,0 +1,247 @@
+"""Rules broken in the core: pools of blocks, batches and cores with one rule left out or turned round.
+
+They need the core's Python source: the compiled form lets nobody in.
+"""
+
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from vllm_world import World
+
+from batchlab.core.batch import Batch
+from batchlab.core.blocks import HashedBlocks
+from batchlab.core.scheduler import Core
+from batchlab.core.sequence import RUNNING, WAITING
+
+CORE_MUTANTS: dict[str, tuple[str, type]] = {}
+
+
+def breaks(rule: str) -> Callable[[type], type]:
+    """The class breaks the rule that this check is for."""
+
+    def note(broken: type) -> type:
+        CORE_MUTANTS[broken.__name__] = (rule, broken)
+        return broken
+
+    return note
+
+
+# Pools
+
+
+@breaks("rule_04_no_slot_for_the_last_token")
+class OneSlotMore(HashedBlocks):
+    def blocks_for(self, tokens: int) -> int:
+        return super().blocks_for(tokens + 1)
+
+
+@breaks("rule_14_end_and_release")
+class NeverReleases(HashedBlocks):
+    def release(self, seq: Any) -> None:
+        seq.blocks, seq.held, seq.registered = [], 0, 0
+
+
+@breaks("rule_15_hash_chain")
+class HashWithoutParent(HashedBlocks):
+    def _link(self, seq: Any, index: int) -> int:
+        key = (-1, seq.tokens.runs(index * self.block_size, self.block_size))
+        return self._links.setdefault(key, len(self._links))
+
+
+@breaks("rule_15_hash_chain")
+class HashesPromptsOnly(HashedBlocks):
+    def register(self, seq: Any, tokens: int) -> None:
+        super().register(seq, min(tokens, seq.prompt_tokens))
+
+
+@breaks("rule_15_hash_chain")
+class FindsPartOfABlock(HashedBlocks):
+    def _link(self, seq: Any, index: int) -> int:
+        half = self.block_size // 2
+        key = (index, seq.tokens.runs(index * self.block_size, half))
+        return self._links.setdefault(key, len(self._links))
+
+
+@breaks("rule_16_at_most_all_but_one_token")
+class AllButOneBlock(HashedBlocks):
+    def lookup(self, seq: Any) -> list[int]:
+        return super().lookup(seq)[: seq.known // self.block_size - 1]
+
+
+@breaks("rule_16_at_most_all_but_one_token")
+class WholePromptCached(HashedBlocks):
+    def lookup(self, seq: Any) -> list[int]:
+        seq.known += 1
+        hits = super().lookup(seq)
+        seq.known -= 1
+        assert len(hits) * self.block_size < seq.known, "nothing would be left to compute"  # and the walk would not end
+        return hits
+
+
+@breaks("rule_16_resumes_look_too")
+class LooksUpOnce(HashedBlocks):
+    def lookup(self, seq: Any) -> list[int]:
+        return [] if seq.preemptions else super().lookup(seq)
+
+
+@breaks("rule_16_duplicates_are_not_merged")
+class NewestDuplicate(HashedBlocks):
+    def lookup(self, seq: Any) -> list[int]:
+        return [next(reversed(self._blocks_of[self._link_of[block]])) for block in super().lookup(seq)]
+
+
+@breaks("rule_16_the_older_duplicate_is_gone")
+class RegistersOneOfEach(HashedBlocks):
+    def register(self, seq: Any, tokens: int) -> None:
+        for index in range(seq.registered, tokens // self.block_size):
+            if self._blocks_of.get(self._link(seq, index)):
+                seq.registered = index + 1
+            else:
+                super().register(seq, (index + 1) * self.block_size)
+
+
+@breaks("rule_18_evictable_hits")
+class HitsAreFree(HashedBlocks):
+    def evictable(self, hits: list[int]) -> int:
+        return 0
+
+
+@breaks("rule_18_evictable_hits")
+class HitsStayFree(HashedBlocks):
+    def allocate(self, seq: Any, hits: list[int], tokens: int) -> None:
+        super().allocate(seq, hits, tokens)
+        self._free.update(dict.fromkeys(hits))
+
+
+def reordered(name: str, order: Callable[[HashedBlocks, list[int], list[int]], list[int]]) -> None:
+    """A pool in which a release puts the blocks elsewhere: order(pool, queue before, blocks) is the queue after."""
+
+    class Reordered(HashedBlocks):
+        def release(self, seq: Any) -> None:
+            before, blocks = list(self._free), list(seq.blocks)
+            super().release(seq)
+            new = order(self, before, blocks)
+            assert sorted(new) == sorted(self._free)
+            self._free = type(self._free).fromkeys(new)
+
+    CORE_MUTANTS[name] = ("rule_19_free_queue", Reordered)
+
+
+reordered("AllToTheBack", lambda pool, before, blocks: [*before, *reversed(blocks)])
+reordered("AllToTheFront", lambda pool, before, blocks: [*reversed(blocks), *before])
+reordered(
+    "HeadFirst",
+    lambda pool, before, blocks: [
+        *(block for block in blocks if pool._link_of[block] is None),
+        *before,
+        *(block for block in blocks if pool._link_of[block] is not None),
+    ],
+)
+
+
+@breaks("rule_19_free_queue")
+class ForgetsAtRelease(HashedBlocks):
+    def release(self, seq: Any) -> None:
+        blocks = list(seq.blocks)
+        super().release(seq)
+        for block in blocks:
+            self._forget(block)
+
+
+# Cores and batches
+
+
+@breaks("rule_13_a_token_where_all_is_computed")
+class SamplesEveryChunk(Core):
+    def plan(self, plan: Any) -> Any:
+        step = super().plan(plan)
+        for seq, _, _ in step.entries:
+            if seq not in step.sampled:
+                step.sampled.append(seq)
+                seq.placeholders += 1
+        return step
+
+
+@breaks("rule_17_registered_at_allocation")
+class RegistersAfterTheStep(Core):
+    def plan(self, plan: Any) -> Any:
+        late: list[Any] = []
+        with patch.object(HashedBlocks, "register", lambda pool, *arguments: late.append((pool, *arguments))):
+            step = super().plan(plan)
+        for arguments in late:
+            HashedBlocks.register(*arguments)
+        return step
+
+
+@breaks("rule_17_async_registers_after_update")
+class RegistersOnlyAtAllocation(Core):
+    def commit(self, step: Any, finished: Any) -> Any:
+        depth, self.steps_in_flight = self.steps_in_flight, 1
+        try:
+            return super().commit(step, finished)
+        finally:
+            self.steps_in_flight = depth
+
+
+@breaks("rule_20_a_victims_token_is_delivered")
+class VictimsTokenIsLost(Core):
+    def commit(self, step: Any, finished: Any) -> Any:
+        lost = [seq for seq in step.sampled if seq.state == WAITING]
+        for seq in lost:
+            seq.placeholders = 0
+        step.sampled = [seq for seq in step.sampled if seq not in lost]
+        return super().commit(step, [seq for seq in finished if seq not in lost])
+
+
+@breaks("rule_21_aborts_free_at_once")
+class AbortsAfterTheStep(Core):
+    def cancel(self, *arguments: Any) -> None:
+        self.late = [*getattr(self, "late", []), arguments]
+
+    def plan(self, plan: Any) -> Any:
+        step = super().plan(plan)
+        for arguments in getattr(self, "late", []):
+            super().cancel(*arguments)
+        return step
+
+
+@breaks("rule_05_a_victims_tokens_go_back")
+class NoRefund(Batch):
+    def _refund(self, seq: Any) -> None:
+        left = self._left
+        super()._refund(seq)
+        self._left = left
+
+
+@breaks("rule_09_seats_count_all_running")
+class SeatsOfTheScheduled(Batch):
+    @property
+    def seats_left(self) -> int:
+        return self._seat_cap - sum(seq.state == RUNNING and seq.scheduled > 0 for seq in self._running)
+
+    def admit(self, seq: Any) -> Any:
+        cap = self._seat_cap
+        self._seat_cap = cap + len(self._running) if self.seats_left else cap
+        refusal = super().admit(seq)
+        self._seat_cap = cap
+        return refusal
+
+
+def verdicts(checks: dict[str, Callable[[World], None]]) -> dict[str, bool]:
+    """Whether each broken pool, core or batch makes its check fail."""
+    found = {}
+    for name, (rule, broken) in CORE_MUTANTS.items():
+        try:
+            if issubclass(broken, HashedBlocks):
+                checks[rule](World(pool=broken))
+            else:
+                place = "batchlab.core.scheduler.Batch" if issubclass(broken, Batch) else "batchlab.simulate.Core"
+                with patch(place, broken):
+                    checks[rule](World())
+        except (Exception, pytest.fail.Exception):
+            found[name] = True
+        else:
+            found[name] = False
+    return found
