@@ -16,12 +16,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
 
     Raises InputError where it cannot be written.
     """
-    target = Path(path)
+    target = Path(os.path.realpath(path))  # a link stays one: what it leads to is written
     try:
         if target.is_dir():
             raise IsADirectoryError(21, "it is a directory")
-        if target.exists() and not target.is_file():  # a pipe or a device: there is nothing to rename
-            with target.open("w", encoding="utf-8") as direct:
+        if str(path).startswith("/dev/") or (target.exists() and not target.is_file()):  # nothing to rename
+            with open(path, "w", encoding="utf-8") as direct:
                 yield direct
             return
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)

@@ -1,6 +1,7 @@
 """Scenario files: one TOML file says what decides, how time passes, who asks, and when to stop."""
 
 import hashlib
+import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from batchlab.clients.written import RequestTable, WorkloadTable
 from batchlab.core.scheduler import Limits
 from batchlab.errors import InputError, nearest
 from batchlab.order import QueueOrder
+from batchlab.policies.base import Policy
 from batchlab.settings import Count, LimitSettings, Table, construct, parameters, place, validate
 from batchlab.simulate import Run
 
@@ -98,7 +100,7 @@ def load(
     if workload is not None:
         _override(document, "workload.file", os.fspath(workload))
     folder = Path(path).parent if workload is None else Path()
-    name = Path(path).name
+    name = os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")  # it goes into traces
     try:
         source = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
         built = build(document, name, source, engines, folder)
@@ -174,7 +176,7 @@ def _run(
         requests=requests,
         max_iterations=table.run.max_iterations,
         engine=name,
-        settings={key: getattr(policy, key, own.get(key)) for key in parameters(policy_class)},
+        settings={key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)},
         source=source,
         inline=table.workload.written_out and table.workload.clients is None,
         queue=QueueOrder(table.queue.order, table.queue.aging),
@@ -183,6 +185,15 @@ def _run(
         clients=table.workload.clients,
         think_time=table.workload.think_time,
     )
+
+
+def _as_json(value: Any) -> Any:
+    """A setting as a trace can hold it; what JSON has no form for, as Python writes it."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return repr(value)
+    return value
 
 
 def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits:
@@ -199,6 +210,10 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits
         raise InputError(None, f"queue.{key}", value, "the policy has its own order and bound of the queue")
     if queue.aging is not None and queue.order != "priority":
         raise InputError(None, "queue.aging", queue.aging, "needs order = 'priority'")
+    if given.get("max_queue") == 0 and getattr(type(policy), "on_arrival", Policy.on_arrival) is Policy.on_arrival:
+        raise InputError(
+            None, "engine.max_queue", 0, "must be at least 1: with this policy every request comes to the queue first"
+        )
     blocks = given.get("num_gpu_blocks")
     if blocks is not None:
         given["num_gpu_blocks"] = blocks - getattr(policy, "reserved_blocks", 0)
@@ -214,6 +229,8 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits
 def _override(document: dict[str, Any], key: str, value: Any) -> str:
     """Set a value by its dotted key, where a request goes by its id. Returns the place as errors name it."""
     *sections, last = key.split(".")
+    if sections[:2] == ["workload", "requests"] and len(sections) > 3:  # an id may hold dots
+        sections = [*sections[:2], ".".join(sections[2:])]
     table: Any = document
     path: list[str | int] = []
     for section in sections:

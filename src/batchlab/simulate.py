@@ -25,6 +25,7 @@ from batchlab.costs.base import CostModel
 from batchlab.errors import BatchlabError
 from batchlab.events import LIST_LIMIT, Dropped, End, Header, Iteration, Observer, Preemption, Rejection
 from batchlab.order import QueueOrder
+from batchlab.settings import LATEST
 from batchlab.stall import StallWatch
 
 STEP_LIMIT = 1_000_000
@@ -67,6 +68,7 @@ class Run:
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""
+        policies.check_attributes(self.policy, self.engine)
         own = getattr(self.policy, "check", None)
         if own is None:
             return
@@ -134,7 +136,7 @@ def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | Non
         raise BatchlabError(f"policy {run.engine}: {error}") from error
     except BatchlabError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if type(run.policy).__module__.startswith("batchlab."):
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -212,7 +214,8 @@ class _Loop:
         self._pass_time(step, delivered, end)
         self._announce(step, arrived, delivered, delivery)
         if step.preempted:
-            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.dropped))
+            pending = self.client.next_arrival is not None or self._next_give_up() is not None
+            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.dropped or pending))
 
     def _end_of(self, step: Step) -> int:
         """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
@@ -253,17 +256,22 @@ class _Loop:
         return Delivery() if step is None else self.core.commit(step, self.script.finished(step))
 
     def _pass_time(self, step: Step, delivered: Step | None, end: int) -> None:
+        """Move the clock to the end of this turn. Raises StalledError if nothing runs and nothing can change that."""
         self.iterations += 1
+        delivers = delivered is not None and delivered.works
+        moves = delivers or step.preempted or step.dropped or any(flying.works for flying, _ in self.in_flight)
+        waits_until = self.now
+        if not moves and self.core.unfinished and self.jumps:
+            known = (self.client.next_arrival, self._next_give_up(), step.wake)
+            waits_until = self.watch.next_event(step, *known)
         if self.counted:
             self.now += 1
-        elif delivered is not None and delivered.works:
+        elif delivers:
             self.now = max(self.now, end)
-        elif step.preempted or step.dropped:
-            pass  # the next plan finds another state, at this same time
-        elif not any(flying.works for flying, _ in self.in_flight) and self.core.unfinished:
-            self.now = max(
-                self.now, self.watch.next_event(step, self.client.next_arrival, self._next_give_up(), step.wake)
-            )
+        else:
+            self.now = max(self.now, waits_until)
+        if self.now > LATEST:
+            raise BatchlabError(f"iteration {step.serial}: the time has passed 2^62 {self.run.cost.unit}")
 
     def _next_give_up(self) -> int | None:
         while self.give_up and self.give_up[0][3].state == DONE:

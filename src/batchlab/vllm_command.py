@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from batchlab.errors import InputError, nearest
@@ -89,4 +90,7 @@ def _whole(flag: str, value: str) -> int:
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmM]?)", value)
     if match is None or (match[2] == "" and "." in match[1]):
         raise InputError(f"--from-command --{flag}", None, value, "must be a whole number, such as 2048 or 2k")
-    return int(float(match[1]) * SIZES[match[2]]) if match[2] else int(match[1])
+    number = Fraction(match[1]) * SIZES.get(match[2], 1)
+    if number.denominator != 1:
+        raise InputError(f"--from-command --{flag}", None, value, "must be a whole number, such as 2048 or 2k")
+    return int(number)

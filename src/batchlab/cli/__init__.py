@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import signal
 import sys
 
 from batchlab.cli.main import cli
@@ -11,6 +12,11 @@ from batchlab.errors import BatchlabError, InputError, one_line
 
 def main() -> None:
     """Entry point. Exit codes: 0 fine, 1 the answer is no, 2 usage or input error."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, _stop)  # so that what is half written is removed
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an id may hold what the terminal cannot show
@@ -26,6 +32,10 @@ def main() -> None:
         if error.filename is not None:
             raise
         _end(f"cannot write the output: {error.strerror}", 1)
+
+
+def _stop(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _end(message: str | None, code: int) -> None:

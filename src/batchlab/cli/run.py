@@ -77,8 +77,8 @@ def run(
         raise InputError("--policy", None, ",".join(engines), "must be a name, or several with commas")
     if from_command is not None:
         names = names or ["vllm"]
-    _refuse_same_file(scenario, trace, summary)
     loaded = load(scenario, overrides, names, workload)
+    _refuse_overwriting(loaded, trace, summary)
     _notes(loaded, overrides, from_command is not None)
     documents = []
     for one in loaded.runs:
@@ -176,14 +176,20 @@ def _print(run: Run, result: Summary, iterations: list[Iteration], title: str) -
         print_large_run(run, result, title=title)
 
 
-def _refuse_same_file(scenario: str, *outputs: str | None) -> None:
-    """An output must not overwrite the scenario or another output."""
-    seen = {os.path.realpath(scenario): "the scenario itself"}
-    for path in outputs:
-        if path is not None:
-            other = seen.setdefault(os.path.realpath(path), f"another output, {path}")
-            if other != f"another output, {path}" or list(outputs).count(path) > 1:
-                raise InputError(path, None, None, f"would overwrite {other}")
+def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:
+    """No output may overwrite an input or another output. Raises InputError."""
+    taken = {os.path.realpath(scenario.path): "the scenario itself"}
+    for run in scenario.runs:
+        origin = getattr(run.requests, "origin", None)
+        if origin is not None:
+            taken[os.path.realpath(origin.file)] = "its workload file"
+        if ":" in run.engine or run.engine.endswith(".py"):
+            taken[os.path.realpath(run.engine.rpartition(":")[0] or run.engine)] = "the policy's file"
+    for path in [_path_for(output, run, scenario) for output in outputs if output for run in scenario.runs]:
+        real = os.path.realpath(path)
+        if real in taken and not str(path).startswith("/dev/"):
+            raise InputError(path, None, None, f"would overwrite {taken[real]}")
+        taken[real] = "another output"
 
 
 def _path_for(path: str, run: Run, scenario: Scenario) -> Path:

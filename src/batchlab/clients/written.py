@@ -1,6 +1,6 @@
 """A scenario's [workload]: requests written out, or a file."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -8,9 +8,10 @@ from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
 from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
-from batchlab.settings import Count, CountOrZero, Table, Time
+from batchlab.settings import LATEST, Count, CountOrZero, Table, Time
 
 PRIORITY_NAMES = {"high": 0, "normal": 1}
+MOST_ATTEMPTS = 1000
 
 
 class RequestTable(Table):
@@ -82,9 +83,15 @@ class RequestTable(Table):
 class RetryTable(Table):
     """Whether and when a rejected client comes again."""
 
-    limit: Count
+    limit: Annotated[int, Field(ge=1, le=MOST_ATTEMPTS)]
     wait: Count
     factor: Count = 2
+
+    @model_validator(mode="after")
+    def _ends_in_time(self) -> "RetryTable":
+        if self.wait * self.factor ** (self.limit - 1) * self.limit > LATEST:
+            raise ValueError("the last attempt would come after 2^62: lower limit, wait or factor")
+        return self
 
     def backoff(self) -> Backoff:
         """The same, as the client takes it."""

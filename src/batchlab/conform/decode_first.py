@@ -13,6 +13,8 @@ from batchlab.simulate import Run, simulate
 def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
     """A one-line detail, and the first difference."""
     expected = case["expected"]
+    if "error" not in expected and not isinstance(expected["trace"], list):
+        raise InputError(None, "expected.trace", expected["trace"], "must be a list")
     try:
         got = replay(_run(case))
     except InputError as error:

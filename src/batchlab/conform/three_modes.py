@@ -42,6 +42,9 @@ def _require_tables(case: dict[str, Any]) -> None:
     for place, value in [("cost", case.get("cost", {})), *((f"expected.{m}", e) for m, e in case["expected"].items())]:
         if not isinstance(value, dict):
             raise InputError(None, place, value, "must be an object")
+        for name in ("trace", "requests") if place != "cost" and "error" not in value else ():
+            if not isinstance(value.get(name), list):
+                raise InputError(None, f"{place}.{name}", value.get(name), "must be a list")
 
 
 def _run(case: dict[str, Any], mode: str) -> Run:

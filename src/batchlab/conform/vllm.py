@@ -1,6 +1,8 @@
 """Recorded steps of the real vLLM scheduler: every field of every step has to come out the same."""
 
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.conform.compare import Difference, compare_steps
@@ -10,6 +12,7 @@ from batchlab.costs.unit import Unit
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.policies.vllm import Vllm
+from batchlab.settings import Count, CountOrZero, Whole, validate
 from batchlab.simulate import Run, simulate
 
 SEGMENT = 1_000_000  # token j of segment s is written s * SEGMENT + j
@@ -26,33 +29,105 @@ SETTINGS = (
 )
 
 
+class RequestEntry(BaseModel):
+    """A request of a recorded scenario."""
+
+    model_config = ConfigDict(strict=True)
+
+    id: str = Field(min_length=1)
+    arrival_step: CountOrZero
+    prompt: Count
+    output: Count
+    priority: Whole = 0
+    arrival_time: float | None = Field(default=None, allow_inf_nan=False)
+    prompt_segments: list[Annotated[list[CountOrZero], Field(min_length=2, max_length=2)]] | None = None
+    prompt_token_ids: list[CountOrZero] | None = None
+
+    @model_validator(mode="after")
+    def _tokens_make_the_prompt(self) -> "RequestEntry":
+        lengths: dict[str, int] = {}
+        if self.prompt_segments is not None:
+            lengths["prompt_segments"] = sum(length for _, length in self.prompt_segments)
+        if self.prompt_token_ids is not None:
+            lengths["prompt_token_ids"] = len(self.prompt_token_ids)
+        for name, length in lengths.items():
+            if length != self.prompt:
+                raise ValueError(f"{name} make {length} tokens, prompt says {self.prompt}")
+        return self
+
+
+class Abort(BaseModel):
+    """A client that gives up."""
+
+    model_config = ConfigDict(strict=True)
+
+    step: CountOrZero
+    id: str
+
+
+class RecordedScenario(BaseModel):
+    """What a recorded case says of the engine and the load; other fields are left alone."""
+
+    model_config = ConfigDict(strict=True)
+
+    max_num_seqs: Count
+    max_num_batched_tokens: Count
+    block_size: Count
+    num_blocks: Count
+    max_model_len: Count
+    enable_prefix_caching: bool
+    policy: Literal["fcfs", "priority"]
+    long_prefill_token_threshold: CountOrZero = 0
+    long_prefill_token_threshold_adaptive: bool = False
+    enable_chunked_prefill: bool = True
+    watermark: Annotated[float, Field(ge=0, lt=1, strict=False)] = 0.0
+    scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
+    record_blocks: bool = False
+    requests: list[RequestEntry]
+    aborts: list[Abort] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> "RecordedScenario":
+        ids = [entry.id for entry in self.requests]
+        if len(set(ids)) < len(ids):
+            raise ValueError("each request needs an id of its own")
+        unknown = [abort.id for abort in self.aborts if abort.id not in ids]
+        if unknown:
+            raise ValueError(f"aborts name {unknown[0]!r}, which no request has")
+        return self
+
+
 def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
-    """A one-line detail, and the first difference."""
-    record_blocks = bool(case["scenario"].get("record_blocks", False))
+    """A one-line detail, and the first difference. Raises InputError where the case is not one."""
+    recorded = case["trace"]
+    for number, line in enumerate(recorded):
+        if not isinstance(line, dict) or not isinstance(line.get("scheduled"), dict):
+            raise InputError(None, f"trace[{number}]", line, "must be an object with scheduled = {id: tokens}")
     run = scenario_run(case["scenario"])
-    got = replay(run, record_blocks)
+    got = replay(run, bool(case["scenario"].get("record_blocks", False)))
     preemptions = sum(len(line["preempted"]) for line in got)
     detail = f"{len(got)} steps, {len(run.requests)} requests, {preemptions} preemptions"
-    return detail, compare_steps([_ordered(line) for line in case["trace"]], [_ordered(line) for line in got], "step")
+    return detail, compare_steps([_ordered(line) for line in recorded], [_ordered(line) for line in got], "step")
 
 
 def scenario_run(scenario: dict[str, Any]) -> Run:
-    """The run that a recorded scenario describes. Raises InputError where it is incomplete."""
-    try:
-        limits = {name: scenario[name] for name in LIMITS}
-        limits |= {"num_gpu_blocks": scenario["num_blocks"], "track_blocks": scenario.get("record_blocks", False)}
-        settings = {name: scenario[name] for name in SETTINGS if name in scenario}
-        return Run(
-            policy=Vllm(scheduling_policy=scenario["policy"], **settings),
-            limits=Limits(**limits),
-            cost=Unit(idle="jump"),
-            requests=_requests(scenario),
-            engine="vllm",
-            settings=settings,
-            list_limit=None,
-        )
-    except KeyError as error:
-        raise InputError(None, "scenario", None, f"{error.args[0]} is missing") from error
+    """The run that a recorded scenario describes. Raises InputError where that is not clear."""
+    checked: RecordedScenario = validate(RecordedScenario, scenario, "scenario")
+    settings = {name: getattr(checked, name) for name in SETTINGS}
+    return Run(
+        policy=Vllm(scheduling_policy=checked.policy, **settings),
+        limits=Limits(
+            **{name: getattr(checked, name) for name in LIMITS},
+            num_gpu_blocks=checked.num_blocks,
+            track_blocks=checked.record_blocks,
+        ),
+        cost=Unit(idle="jump"),
+        requests=_requests(checked),
+        engine="vllm",
+        settings=settings,
+        list_limit=None,
+    )
 
 
 def replay(run: Run, record_blocks: bool = False) -> list[dict[str, Any]]:
@@ -105,25 +180,27 @@ def _ordered(line: dict[str, Any]) -> dict[str, Any]:
     return {**line, "scheduled": list(line["scheduled"].items())}
 
 
-def _requests(scenario: dict[str, Any]) -> list[Request]:
+def _requests(scenario: RecordedScenario) -> list[Request]:
     stamps = [
-        entry.get("arrival_time", entry["arrival_step"] + 1e-6 * index)
-        for index, entry in enumerate(scenario["requests"])
+        entry.arrival_step + 1e-6 * index if entry.arrival_time is None else entry.arrival_time
+        for index, entry in enumerate(scenario.requests)
     ]
     rank = {stamp: place for place, stamp in enumerate(sorted(set(stamps)))}
-    aborts = {entry["id"]: entry["step"] for entry in scenario.get("aborts", ())}
+    aborts: dict[str, int] = {}
+    for abort in scenario.aborts:
+        aborts[abort.id] = min(abort.step, aborts.get(abort.id, abort.step))
     requests = []
-    for index, (entry, stamp) in enumerate(zip(scenario["requests"], stamps, strict=True)):
-        output = min(entry["output"], scenario["max_model_len"] - entry["prompt"])
+    for index, (entry, stamp) in enumerate(zip(scenario.requests, stamps, strict=True)):
+        output = max(1, min(entry.output, scenario.max_model_len - entry.prompt))
         requests.append(
             Request(
-                id=entry["id"],
-                arrival=entry["arrival_step"],
-                prompt=entry["prompt"],
+                id=entry.id,
+                arrival=entry.arrival_step,
+                prompt=entry.prompt,
                 output=output,
                 max_tokens=output,
-                priority=entry.get("priority", 0),
-                cancel_at=aborts.get(entry["id"]),
+                priority=entry.priority,
+                cancel_at=aborts.get(entry.id),
                 sent=rank[stamp],
                 tokens=TokenIdentity(tuple(_runs(entry, index)), OUTPUT_SEGMENT + index),
             )
@@ -131,16 +208,10 @@ def _requests(scenario: dict[str, Any]) -> list[Request]:
     return requests
 
 
-def _runs(entry: dict[str, Any], index: int) -> list[tuple[int, int, int]]:
+def _runs(entry: RequestEntry, index: int) -> list[tuple[int, int, int]]:
     """The prompt as runs of consecutive tokens."""
-    if "prompt_token_ids" in entry:
-        runs: list[tuple[int, int, int]] = []
-        for token in entry["prompt_token_ids"]:
-            segment, start = divmod(token, SEGMENT)
-            if runs and runs[-1][0] == segment and runs[-1][1] + runs[-1][2] == start:
-                runs[-1] = (segment, runs[-1][1], runs[-1][2] + 1)
-            else:
-                runs.append((segment, start, 1))
-        return runs
-    segments = entry.get("prompt_segments", [[PROMPT_SEGMENT + index, entry["prompt"]]])
-    return [(segment, 0, length) for segment, length in segments]
+    if entry.prompt_token_ids is not None:
+        return [(*divmod(token, SEGMENT), 1) for token in entry.prompt_token_ids]
+    if entry.prompt_segments is not None:
+        return [(segment, 0, length) for segment, length in entry.prompt_segments]
+    return [(PROMPT_SEGMENT + index, 0, entry.prompt)]

@@ -29,6 +29,7 @@ class Refusal(Enum):
 
 
 NO_LIMIT = 1 << 62
+MOST_PADDING = 1 << 40
 MODES = ("keep", "recompute", "swap")
 PLACES = ("front", "back", "key")
 NO_HITS: list[int] = []
@@ -263,6 +264,8 @@ class Batch:
 
     def pad(self, tokens: int) -> None:
         """Have the step compute so many tokens for nobody, as a tied batch does for its ended members."""
+        if not 0 <= index(tokens) <= MOST_PADDING:
+            raise ValueError(f"pad: tokens must lie between 0 and 2^40, not {tokens}")
         self.padding_tokens += index(tokens)
 
     # Bulk verbs: the loops that most engines share

@@ -166,8 +166,13 @@ class Tokens:
     """
 
     def __init__(self, prompt: Iterable[tuple[int, int, int]], output_segment: int) -> None:
-        self._runs = [run for run in prompt if run[2] > 0]
-        self._runs.append((output_segment, 0, 1 << 62))
+        self._runs: list[tuple[int, int, int]] = []
+        for segment, start, length in [*prompt, (output_segment, 0, 1 << 62)]:
+            last = self._runs[-1] if self._runs else None
+            if last is not None and last[0] == segment and last[1] + last[2] == start:  # one run, however it is written
+                self._runs[-1] = (segment, last[1], last[2] + length)
+            elif length > 0:
+                self._runs.append((segment, start, length))
         self._starts = []
         self._last = 0
         position = 0

@@ -6,12 +6,16 @@ No clock, no files, no random numbers: time and requests come in, values go out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import Any
 
 from batchlab.core.batch import Batch, Wait, Work
 from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.queue import WaitingQueue
 from batchlab.core.sequence import ARRIVED, DECODE, DONE, RUNNING, WAITING, Sequence
+
+LONGEST_NOTE = 1000
+"""Characters of what a policy says about an iteration."""
 
 
 class PolicyError(Exception):
@@ -220,9 +224,9 @@ class Core:
             step.sampled.append(seq)
         step.prefill_tokens, step.decode_tokens, step.context_tokens = prefill, decode, context
         if isinstance(reason, Wait):
-            step.note, step.wake = reason.reason, reason.until
+            step.note, step.wake = str(reason.reason), index(reason.until)
         else:
-            step.note = None if reason is None else str(reason)
+            step.note = None if reason is None else str(reason)[:LONGEST_NOTE]
         if reason is None and not step.entries:
             step.note = "the policy scheduled nothing" if self.unfinished else "no work"
         return step

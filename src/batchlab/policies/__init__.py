@@ -39,7 +39,30 @@ def limits_of(policy_class: type[Any]) -> dict[str, str]:
     A class of one's own that says nothing takes all, under the core's names.
     """
     taken = getattr(policy_class, "takes", tuple(LimitSettings.model_fields))
-    return dict(taken) if isinstance(taken, dict) else {name: name for name in taken}
+    found = dict(taken) if isinstance(taken, dict) else {name: name for name in taken}
+    for name in found.values():
+        if name not in LimitSettings.model_fields:
+            expected = f"one of the core's settings{nearest(name, LimitSettings.model_fields)}"
+            raise InputError(policy_class.__name__, "takes", name, expected)
+    return found
+
+
+ATTRIBUTES: dict[str, tuple[Any, ...]] = {
+    "holds": ("computed", "prompt", "max"),
+    "batching": ("iteration", "request"),
+    "steps_in_flight": tuple(range(1, 65)),
+    "pipeline_stages": tuple(range(1, 65)),
+    "own_queue": (False, True),
+}
+
+
+def check_attributes(policy: Any, name: str) -> None:
+    """Refuse a class of one's own whose attributes have no meaning. Raises InputError."""
+    for attribute, allowed in ATTRIBUTES.items():
+        value = getattr(policy, attribute, allowed[0])
+        if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
+            shown = "1 to 64" if len(allowed) > 3 else f"one of {', '.join(map(repr, allowed))}"
+            raise InputError(name, attribute, value, f"must be {shown}")
 
 
 def on_arrival(policy: Any) -> Any:

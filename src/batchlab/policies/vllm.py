@@ -189,7 +189,10 @@ class Vllm(Policy):
         while cursor < len(running) and batch.tokens_left > 0:
             seq = running[cursor]
             tokens = self._running_chunk(seq, view, batch, cap)
-            if batch.blocks_for(seq.computed + tokens) > batch.total_blocks:
+            if tokens > 0 and batch.blocks_for(seq.computed + tokens) > batch.total_blocks:
+                if seq.placeholders:  # a token on its way may be its last
+                    cursor += 1
+                    continue
                 batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
                 del running[cursor]
                 continue

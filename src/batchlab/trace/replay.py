@@ -12,6 +12,7 @@ from batchlab.trace.kv import Pool
 from batchlab.trace.ledger import Ledger
 from batchlab.trace.rules import Findings
 from batchlab.trace.seats import Seats
+from batchlab.trace.timing import duration, first_due, late_start
 
 NO_WORK = "no work"
 DRAIN = "drain"
@@ -38,12 +39,13 @@ class Replay(Ledger):
         if self.count == self.terms.max_iterations:
             self.bad("limit", f"iteration number {self.count + 1} of the run, but max_iterations is {self.count}")
         self._pool.begin(obj)
+        was_idle, due = not self.active and not len(self.waiting), first_due(obj, self)
         self._moves(obj)
         self._idle(obj)
         sampled = self._batches.take(obj)
         self._pool.check_plan(obj)
         self.flight.launch(obj, sampled)
-        self._clock(obj, delivered=self.flight.land(obj))
+        self._clock(obj, self.flight.land(obj), late_start(obj["start"], self, self.time, was_idle, due))
         self._pool.check_end(obj)
         self._queue(obj)
         self._active(obj)
@@ -88,19 +90,23 @@ class Replay(Ledger):
         if stayed + len(came) > most:
             self.bad("queue-bound", f"{len(came)} queue behind {stayed}, but max_queue is {bound}", came[-1])
 
-    def _clock(self, obj: dict[str, Any], delivered: bool) -> None:
+    def _clock(self, obj: dict[str, Any], delivered: bool, late: str | None) -> None:
         start, end = obj["start"], obj["end"]
         if not self.terms.jumps:
             if start != self.time:
                 self.bad("clock", f"start {start}, but the previous end {self.time} expected: it steps")
         elif start < self.time:
             self.bad("clock", f"start {start}, but the previous iteration ended at {self.time}")
+        elif late is not None:
+            self.bad("clock", late)
         if self.terms.counted:
             lasts = 0 if obj["idle"] == DRAIN else 1
             if end != start + lasts:
                 self.bad("clock", f"end {end}, but an iteration lasts {lasts}: {start + lasts} expected")
         elif end < start or (end == start and delivered):
             self.bad("clock", f"end {end}, but {'> ' if delivered else '>= '}{start} expected")
+        elif (lasting := duration(obj, self)) is not None and end != start + lasting:
+            self.bad("clock", f"end {end}, but the cost makes it last {lasting}: {start + lasting} expected")
 
     def _idle(self, obj: dict[str, Any]) -> None:
         idle = obj["idle"]

@@ -11,7 +11,7 @@ RULES: dict[str, str] = {
     "complete": "the file ends with its end line",
     "request": "ids are unique, max_tokens is at least output and as max_tokens_rule says, none is missing",
     "numbering": "iterations are numbered 0, 1, 2, ...",
-    "clock": "time never runs backwards, work takes time, a stepping clock has no gap, a unit iteration is 1",
+    "clock": "time never runs backwards, work takes what the cost says, idle time ends with the next arrival",
     "arrival": "a request arrives in the first iteration that starts at or after its arrival, ties by input",
     "retry": "a rejected client comes again when the header says, in the first iteration from then on, or not at all",
     "dropped": "cancelled, expired or failed with cause, in the first iteration from then on; nobody goes on after it",
