@@ -3,8 +3,8 @@
 from random import Random
 from typing import Any
 
-from batchlab.core.batch import Refusal
 from batchlab.core.sequence import ARRIVED, DONE
+from batchlab.core.work import Refusal
 
 VERBS = ["admit", "schedule", "schedule", "preempt", "preempt", "enqueue", "reject", "fail"]
 

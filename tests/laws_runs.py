@@ -18,7 +18,7 @@ from loads import NEVER, any_arrivals, any_lengths, any_priorities
 
 from batchlab import policies
 from batchlab._build import build_kind
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build

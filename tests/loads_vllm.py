@@ -8,7 +8,7 @@ from typing import Any
 
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.costs.linear import Linear
 from batchlab.costs.unit import Unit
 from batchlab.order import QueueOrder

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from batchlab.cli.large import milliseconds
 from batchlab.cli.main import cli
 from batchlab.clients.request import Request
-from batchlab.metrics.fold import RequestResult, Summary
+from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies, throughput, weighted_figures
+from batchlab.metrics.result import RequestResult
 from batchlab.scenario import load
 from batchlab.simulate import simulate
 from batchlab.trace.figures import differences, figures_of

@@ -27,7 +27,7 @@ from laws_runs import (
 
 from batchlab import costs, policies
 from batchlab.clients.request import Request
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.errors import BatchlabError, InputError, StalledError
 from batchlab.files import whole_file
 from batchlab.metrics.fold import Summary

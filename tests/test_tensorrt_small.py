@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from batchlab.clients.request import Request
-from batchlab.core.scheduler import Core, Limits
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import Core
 from batchlab.costs.unit import Unit
 from batchlab.errors import InputError
 from batchlab.events import Iteration

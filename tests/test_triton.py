@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from batchlab.clients.request import Request
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.costs.linear import Linear
 from batchlab.errors import InputError
 from batchlab.events import Iteration

@@ -24,7 +24,7 @@ from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
 from batchlab.conform.convert import convert
 from batchlab.conform.vllm import scenario_run
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
 from batchlab.errors import InputError, StalledError
 from batchlab.metrics.fold import Summary

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from batchlab.core.batch import Refusal
+from batchlab.core.work import Refusal
 from batchlab.policies.vllm import Vllm
 
 POLICY_MUTANTS: dict[str, tuple[str, type[Vllm]]] = {}

@@ -5,7 +5,7 @@ from typing import Any
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.conform.vllm import replay
 from batchlab.core.blocks import HashedBlocks
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
 from batchlab.policies.vllm import Vllm
 from batchlab.simulate import Run

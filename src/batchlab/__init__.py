@@ -7,9 +7,11 @@ from batchlab import _build
 _build.prefer_source()
 
 from batchlab.clients.request import Request  # noqa: E402
-from batchlab.core.batch import Batch, Refusal  # noqa: E402
-from batchlab.core.scheduler import Limits, View  # noqa: E402
+from batchlab.core.batch import Batch  # noqa: E402
+from batchlab.core.limits import Limits  # noqa: E402
+from batchlab.core.scheduler import View  # noqa: E402
 from batchlab.core.sequence import Sequence  # noqa: E402
+from batchlab.core.work import Refusal  # noqa: E402
 from batchlab.errors import BatchlabError, InputError, StalledError  # noqa: E402
 from batchlab.metrics.fold import Summary  # noqa: E402
 from batchlab.policies.base import Policy  # noqa: E402

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from batchlab import costs, policies
 from batchlab.clients.request import Request
 from batchlab.clients.written import RequestTable, WorkloadTable
-from batchlab.core.scheduler import Limits
+from batchlab.core.limits import Limits
 from batchlab.errors import InputError, nearest
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy

@@ -17,7 +17,8 @@ from batchlab.clients.listed import Listed
 from batchlab.clients.listed import field as requested
 from batchlab.clients.request import KnownRequests, Request
 from batchlab.clients.retry import Backoff, Retrying
-from batchlab.core.scheduler import Core, Delivery, Limits, PolicyError, Step
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import Core, Delivery, PolicyError, Step
 from batchlab.core.script import Script
 from batchlab.core.sequence import DONE
 from batchlab.core.sequence import Sequence as CoreSequence
@@ -177,7 +178,7 @@ class _Loop:
         self.in_flight: deque[tuple[Step, int]] = deque()
         self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
         self.serials = count()  # one request can have several entries: one for each attempt
-        self.watch = StallWatch(run, self.core)
+        self.watch = StallWatch(self.core, run.cost.unit, run.policy)
 
     def turn_until_done(self) -> str:
         """Iterate until every request has its result, or the iteration limit. Returns the termination."""

@@ -1,12 +1,9 @@
 """Noticing that a run cannot go on, and saying why."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from batchlab.core.scheduler import Core, Step
 from batchlab.errors import StalledError, shorten
-
-if TYPE_CHECKING:
-    from batchlab.simulate import Run
 
 REPEATS = 3
 """So often the very same state has to come back, with no token and no arrival in between, to be called a livelock."""
@@ -15,9 +12,10 @@ REPEATS = 3
 class StallWatch:
     """Watches one run for two ways of getting nowhere: nothing scheduled for ever, and preemption in circles."""
 
-    def __init__(self, run: "Run", core: Core) -> None:
-        self._run = run
+    def __init__(self, core: Core, unit: str, policy: Any) -> None:
         self._core = core
+        self._unit = unit
+        self._rule = getattr(policy, "victim_rule", "the policy's choice of a victim")
         self._seen: dict[Any, int] = {}
 
     def next_event(self, step: Step, *times: int | None) -> int:
@@ -29,7 +27,7 @@ class StallWatch:
         first = {"waiting": core.waiting.head, "active": core.running[0] if core.running else None}
         shown = [f"first {where}: {shorten(seq.id)}" for where, seq in first.items() if seq is not None]
         raise StalledError(
-            f"stalled in iteration {step.serial}, at time {step.start} ({self._run.cost.unit}): {step.note}; "
+            f"stalled in iteration {step.serial}, at time {step.start} ({self._unit}): {step.note}; "
             f"{len(core.waiting)} waiting and {len(core.running)} active, nothing more to arrive; {', '.join(shown)}"
         )
 
@@ -47,8 +45,7 @@ class StallWatch:
         if self._seen[state] < REPEATS:
             return
         ids = sorted({entry[0].id for entry in step.preempted} | {seq.id for seq in core.running})
-        rule = getattr(self._run.policy, "victim_rule", "the policy's choice of a victim")
         raise StalledError(
-            f"livelock in iteration {step.serial}, at time {step.start} ({self._run.cost.unit}): requests "
-            f"{', '.join(shorten(id) for id in ids[:8])} evict each other for ever; rule: {rule}"
+            f"livelock in iteration {step.serial}, at time {step.start} ({self._unit}): requests "
+            f"{', '.join(shorten(id) for id in ids[:8])} evict each other for ever; rule: {self._rule}"
         )

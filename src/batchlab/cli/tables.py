@@ -11,7 +11,8 @@ from rich.text import Text
 
 from batchlab.errors import one_line
 from batchlab.events import Iteration
-from batchlab.metrics.fold import RequestResult, Summary
+from batchlab.metrics.fold import Summary
+from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
 from batchlab.simulate import Run
 

@@ -5,7 +5,8 @@ from typing import Any
 from batchlab.conform.compare import Difference, compare, compare_steps
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
-from batchlab.metrics.fold import RequestResult, Summary
+from batchlab.metrics.fold import Summary
+from batchlab.metrics.result import RequestResult
 from batchlab.scenario import build
 from batchlab.simulate import Run, simulate
 

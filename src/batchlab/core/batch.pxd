@@ -1,10 +1,7 @@
 cimport cython
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.sequence cimport Sequence
-
-
-cdef class Work:
-    cdef public long long prefill_tokens, decode_tokens, context_tokens, moved_blocks, padding_tokens
+from batchlab.core.work cimport Work
 
 
 cdef class Batch:

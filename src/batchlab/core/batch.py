@@ -1,56 +1,18 @@
 """The batch being built: a policy's only hands."""
 
-from enum import Enum
+from collections.abc import Callable
 from operator import index
-from typing import TYPE_CHECKING, NamedTuple
 
 from batchlab.core.blocks import CountedBlocks, HashedBlocks
+from batchlab.core.limits import NO_LIMIT, Limits
 from batchlab.core.queue import WaitingQueue
 from batchlab.core.sequence import ARRIVED, DECODE, DONE, PREFILL, RUNNING, WAITING, Sequence
+from batchlab.core.work import Refusal, Work
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from batchlab.core.scheduler import Limits
-
-
-class Refusal(Enum):
-    """Why a verb of the batch did nothing. Engines branch on it.
-
-    Success is None, so `if batch.admit(seq):` asks whether it was refused.
-    """
-
-    SEATS = "no free seat"
-    TOKENS = "no token budget left"
-    BLOCKS = "not enough free KV blocks"
-    QUEUE = "queue full"
-    NOTHING = "nothing of it is left to schedule in this iteration"
-    CLOSED = "not in a state that allows it"
-
-
-NO_LIMIT = 1 << 62
 MOST_PADDING = 1 << 40
 MODES = ("keep", "recompute", "swap")
 PLACES = ("front", "back", "key")
 NO_HITS: list[int] = []
-
-
-class Work:
-    """What a step computes, in the sums that a cost model needs."""
-
-    def __init__(self) -> None:
-        self.prefill_tokens = 0
-        self.decode_tokens = 0
-        self.context_tokens = 0  # keys and values read: over all entries, the tokens computed after the step
-        self.moved_blocks = 0  # swapped out or in
-        self.padding_tokens = 0  # computed for ended members of a tied batch, for nobody
-
-
-class Wait(NamedTuple):
-    """A plan's answer when it schedules nothing on purpose: why, and until when, in the clock's unit."""
-
-    reason: str
-    until: int
 
 
 class Batch:
@@ -61,11 +23,11 @@ class Batch:
 
     def __init__(
         self,
-        limits: "Limits",
+        limits: Limits,
         running: list[Sequence],
         waiting: WaitingQueue,
         kv: CountedBlocks | HashedBlocks | None = None,
-        estimator: "Callable[[Work], int] | None" = None,
+        estimator: Callable[[Work], int] | None = None,
         holds: str = "computed",
     ) -> None:
         self._holds = holds

@@ -1,7 +1,8 @@
 cimport cython
-from batchlab.core.batch cimport Batch, Work
+from batchlab.core.batch cimport Batch
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.sequence cimport Sequence
+from batchlab.core.work cimport Work
 
 
 cdef class Step(Work):

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from batchlab.core.batch import Work
+from batchlab.core.work import Work
 from batchlab.errors import SettingError
 
 

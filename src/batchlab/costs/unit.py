@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from batchlab.core.batch import Work
+from batchlab.core.work import Work
 
 
 class Unit:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchlab.metrics.fold import RequestResult
+    from batchlab.metrics.result import RequestResult
 
 PERCENTILES = (50, 90, 95, 99)
 Figures = dict[str, Any]

@@ -2,9 +2,11 @@
 
 from typing import Any, ClassVar
 
-from batchlab.core.batch import Batch, Wait
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
+from batchlab.core.work import Wait
 from batchlab.settings import LimitSettings
 
 WITHOUT_BLOCKS = ("max_num_seqs", "max_num_batched_tokens", "max_queue")

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from batchlab.core.batch import Batch
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.errors import RequestError, SettingError
 from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 

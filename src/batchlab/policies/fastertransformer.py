@@ -15,7 +15,8 @@ micro-batches; a token budget, there is none.
 from typing import Any, ClassVar
 
 from batchlab.core.batch import Batch
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 from batchlab.core.batch import Batch
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.errors import SettingError
 from batchlab.policies.base import WITHOUT_BLOCKS, Policy

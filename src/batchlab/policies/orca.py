@@ -20,9 +20,11 @@ stopping, apart from outputs shorter than max_tokens.
 
 from typing import Any, ClassVar
 
-from batchlab.core.batch import Batch, Refusal
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
+from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 

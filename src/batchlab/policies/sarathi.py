@@ -17,7 +17,8 @@ multiple of the GPU's tile size.
 from typing import Any, ClassVar
 
 from batchlab.core.batch import Batch
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 

@@ -18,8 +18,10 @@ Not modelled: prompts padded to one length; KV memory; the padding after the las
 
 from typing import Any, Literal
 
-from batchlab.core.batch import Batch, Wait
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
+from batchlab.core.work import Wait
 from batchlab.policies.base import WITHOUT_BLOCKS, Policy
 from batchlab.policies.continuous import check_limits, check_whole_prompts, prefill_whole
 

@@ -50,8 +50,9 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, Literal
 
-from batchlab.core.batch import NO_LIMIT, Batch
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import NO_LIMIT, Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import RUNNING, Sequence
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy

@@ -40,9 +40,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from batchlab.core.batch import Batch, Wait
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
+from batchlab.core.work import Wait
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 from batchlab.settings import CountOrZero, Table

@@ -30,9 +30,11 @@ timeout in the backlog, preserve_ordering, KV memory, which is the backend's own
 
 from typing import Any, Literal
 
-from batchlab.core.batch import Batch, Wait
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import RUNNING, Sequence
+from batchlab.core.work import Wait
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 from batchlab.policies.triton import MICROSECOND, build, check_window

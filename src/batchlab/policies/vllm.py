@@ -51,9 +51,11 @@ windows, structured output.
 
 from typing import Any, Literal
 
-from batchlab.core.batch import Batch, Refusal
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
+from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 from batchlab.policies.victims import RULES

@@ -27,9 +27,11 @@ caching, LoRA, delay_factor, priority, multi-step scheduling.
 
 from typing import Any, Literal
 
-from batchlab.core.batch import Batch, Refusal
-from batchlab.core.scheduler import Limits, View
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
+from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
+from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
 

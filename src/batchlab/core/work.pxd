@@ -1,0 +1,2 @@
+cdef class Work:
+    cdef public long long prefill_tokens, decode_tokens, context_tokens, moved_blocks, padding_tokens
