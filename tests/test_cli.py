@@ -432,3 +432,28 @@ def wait_for(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < until, "nothing happened"
         time.sleep(0.01)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("example", ["priority-preemption", "three-modes", "vllm"])
+def test_tables_break_no_heading_and_cut_nothing(width: int, example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the width of a common terminal every column is there, and no word is broken."""
+    from io import StringIO
+
+    from rich.console import Console
+
+    from batchlab import Summary, load, simulate
+    from batchlab.cli import tables
+    from batchlab.events import Iteration
+
+    out = StringIO()
+    screen = Console(file=out, width=width, highlight=False, force_terminal=True, color_system=None)
+    monkeypatch.setattr(tables, "console", lambda: screen)
+    for run in load(ROOT / "examples" / f"{example}.toml").runs:
+        summary, events = Summary(), []
+        simulate(run, [summary, events.append])
+        tables.print_run(run, summary, [event for event in events if isinstance(event, Iteration)])
+    words = set(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split())
+    assert {"scheduled", "queue", "active", "unused", "request", "prompt", "output"} <= words
+    assert words & {"completed", "done"} and words & {"preemptions", "preempt"}
+    assert not words & {"complet", "comple", "ted", "ed", "preempti", "ac", "itera"}

@@ -1,8 +1,8 @@
 """Tables for people."""
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
@@ -21,7 +21,28 @@ PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
 PIPE_WIDTH = 160
+UNBOUNDED = 100_000
 NS_IN_MS = 10**6
+SHORT = {
+    "iteration": "iter",
+    "first token": "first",
+    "preempted": "preempt",
+    "rejected": "reject",
+    "dropped": "drop",
+    "completed": "done",
+    "priority": "prio",
+    "first output": "first",
+    "preemptions": "preempt",
+    "start (ms)": "start",
+    "end (ms)": "end ms",
+    "arrival (ms)": "arrival",
+    "TTFT (ms)": "TTFT",
+    "E2E (ms)": "E2E ms",
+    "max ITL (ms)": "max ITL",
+}
+"""Headings for narrow terminals."""
+SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
+"""Columns that a narrow terminal goes without, in this order: others tell nearly the same."""
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 
@@ -39,9 +60,9 @@ def print_run(run: Run, result: Summary, iterations: list[Iteration], title: str
     assert header is not None and end is not None
     out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
     say(out, settings_line(run))
-    out.print(_schedule(iterations, run.cost.unit))
+    out.print(_schedule(out, iterations, run.cost.unit))
     _say_rest(out, len(iterations), "iterations")
-    out.print(_requests(result, run.cost.unit))
+    out.print(_requests(out, result, run.cost.unit))
     _say_rest(out, len(result.results), "requests")
     for line in totals_lines(run, result):
         say(out, line)
@@ -70,16 +91,44 @@ def settings_line(run: Run) -> str:
     return one_line(f"policy {run.engine} ({getattr(run.policy, 'rules', 'custom')}): {pairs}")
 
 
-def plain_table(*columns: str, numeric: tuple[str, ...] = ()) -> Table:
-    """A table without lines; `numeric` columns stand right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def plain_table(*columns: str, numeric: tuple[str, ...] = (), gap: int = 2) -> Table:
+    """A table without lines; `numeric` columns stand right and are never broken, nor is a heading inside a word."""
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for column in columns:
-        longest = max(map(len, column.split()), default=1)  # a heading is never broken inside a word
-        table.add_column(column, justify="right" if column in numeric else "left", overflow="fold", min_width=longest)
+        number = column in numeric
+        longest = max(map(len, column.split()), default=1)
+        justify: Literal["left", "right"] = "right" if number else "left"
+        table.add_column(column, justify=justify, overflow="fold", min_width=longest, no_wrap=number)
     return table
 
 
-def _schedule(iterations: list[Iteration], unit: str) -> Table:
+def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> Table:
+    """Columns of cells as a table.
+
+    Where the terminal is too narrow: short headings, no columns that are empty, and if need be none of SPARE.
+    """
+    wide = out.options.update(max_width=UNBOUNDED)
+    table = _filled(columns, numeric, gap=2)
+    if out.measure(table, options=wide).maximum <= out.width:
+        return table
+    kept = {name: cells for name, cells in columns.items() if any(str(cell) for cell in cells)}
+    for spare in (None, *SPARE):
+        kept.pop(spare or "", None)
+        short = {SHORT.get(name, name): cells for name, cells in kept.items()}
+        table = _filled(short, tuple(SHORT.get(name, name) for name in numeric), gap=1)
+        if out.measure(table, options=wide).minimum <= out.width:
+            break
+    return table
+
+
+def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
+    table = plain_table(*columns, numeric=numeric, gap=gap)
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _schedule(out: Console, iterations: list[Iteration], unit: str) -> Table:
     """A row an iteration. Columns that only some runs need are there only if they hold something."""
     columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
     if unit != "iteration":
@@ -102,10 +151,8 @@ def _schedule(iterations: list[Iteration], unit: str) -> Table:
     }
     if any(it.kv for it in iterations):
         columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free_after']:,}"
-    table = plain_table(*columns, numeric=("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
-    for it in iterations[:MOST_ROWS]:
-        table.add_row(*(cell(it) for cell in columns.values()))
-    return table
+    cells = {name: [cell(it) for it in iterations[:MOST_ROWS]] for name, cell in columns.items()}
+    return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
 
 
 def _scheduled(it: Iteration) -> Text:
@@ -127,38 +174,30 @@ def _ids(ids: list[str] | int) -> Text:
     return Text(f"{ids:,} requests" if isinstance(ids, int) else " ".join(map(one_line, ids)))
 
 
-def _requests(result: Summary, unit: str) -> Table:
+def _requests(out: Console, result: Summary, unit: str) -> Table:
     """A row a request; times in ms where the clock counts ns, every token's time where it counts cost units."""
-    counted = unit == "iteration"
-    shown = _milliseconds if unit == "ns" else _number
-    mark = " (ms)" if unit == "ns" else ""
-    times = ["first output", "completed"] if counted else [f"TTFT{mark}", f"E2E{mark}", f"max ITL{mark}"]
-    arrival = f"arrival{mark}"
-    with_outputs = unit == "cost unit" and any(r.output_times for r in result.results)
-    table = plain_table(
-        *("request", arrival, "priority", "prompt", "output", "result", *times, "preemptions"),
-        *(["output times"] if with_outputs else []),
-        numeric=(arrival, "priority", "prompt", "output", *times, "preemptions"),
-    )
-    for r in result.results[:MOST_ROWS]:
-        request = r.request
-        cells = (
-            [r.first_iteration, r.completed_iteration]
-            if counted
-            else [r.since_arrival(r.first_time), r.since_arrival(r.completed_time), r.max_itl]
-        )
-        table.add_row(
-            Text(one_line(request.id)),
-            shown(request.arrival),
-            str(request.priority),
-            f"{request.prompt:,}",
-            f"{request.output:,}",
-            Text(_result(r)),
-            *(shown(cell) for cell in cells),
-            _number(r.preemptions),
-            *([" ".join(map(str, r.output_times or ()))] if with_outputs else []),
-        )
-    return table
+    shown, mark = (_milliseconds, " (ms)") if unit == "ns" else (_number, "")
+    results = result.results[:MOST_ROWS]
+    times: dict[str, Callable[[RequestResult], int | None]] = {
+        f"TTFT{mark}": lambda r: r.since_arrival(r.first_time),
+        f"E2E{mark}": lambda r: r.since_arrival(r.completed_time),
+        f"max ITL{mark}": lambda r: r.max_itl,
+    }
+    if unit == "iteration":
+        times = {"first output": lambda r: r.first_iteration, "completed": lambda r: r.completed_iteration}
+    columns: dict[str, list[Any]] = {
+        "request": [Text(one_line(r.request.id)) for r in results],
+        f"arrival{mark}": [shown(r.request.arrival) for r in results],
+        "priority": [str(r.request.priority) for r in results],
+        "prompt": [f"{r.request.prompt:,}" for r in results],
+        "output": [f"{r.request.output:,}" for r in results],
+        "result": [Text(_result(r)) for r in results],
+        **{name: [shown(time(r)) for r in results] for name, time in times.items()},
+        "preemptions": [_number(r.preemptions) for r in results],
+    }
+    if unit == "cost unit" and any(r.output_times for r in results):
+        columns["output times"] = [" ".join(map(str, r.output_times or ())) for r in results]
+    return fitted(out, columns, tuple(name for name in columns if name not in ("request", "result", "output times")))
 
 
 def _milliseconds(ns: int | None) -> str:
