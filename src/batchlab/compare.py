@@ -12,7 +12,7 @@ from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
 from batchlab.scenario import load
-from batchlab.settings import LimitSettings
+from batchlab.settings import LimitSettings, parameters
 from batchlab.simulate import Run, simulate
 
 MOST_VARIANTS = 64
@@ -149,7 +149,17 @@ def differing(variants: Sequence[Variant]) -> list[str]:
     """The keys of all facts that are not the same in every variant, in the order of their first appearance."""
     facts = [variant.facts for variant in variants]
     keys = dict.fromkeys(key for each in facts for key in each)
-    return [key for key in keys if len({said(key, each[key]) if key in each else None for each in facts}) > 1]
+    found = [key for key in keys if len({said(key, each[key]) if key in each else None for each in facts}) > 1]
+    return [key for key in found if not all(_untouched(variant, key) for variant in variants)]
+
+
+def _untouched(variant: Variant, key: str) -> bool:
+    """Whether a policy's own setting is at its default there, or not a setting of that policy at all."""
+    name = key.removeprefix("engine.")
+    own = parameters(type(variant.run.policy)).get(name)
+    if own is None:
+        return key not in variant.facts
+    return key not in variant.given and repr(variant.run.settings.get(name)) == repr(own.default)
 
 
 def changes(left: Variant, right: Variant) -> list[str]:
