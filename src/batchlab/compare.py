@@ -153,6 +153,16 @@ def differing(variants: Sequence[Variant]) -> list[str]:
     return [key for key in found if not all(_untouched(variant, key) for variant in variants)]
 
 
+def common(variants: Sequence[Variant]) -> dict[str, Any]:
+    """The facts that every variant has, and has the same."""
+    first, *others = (variant.facts for variant in variants)
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in each and said(key, each[key]) == said(key, value) for each in others)
+    }
+
+
 def _untouched(variant: Variant, key: str) -> bool:
     """Whether a policy's own setting is at its default there, or not a setting of that policy at all."""
     name = key.removeprefix("engine.")

@@ -122,10 +122,9 @@ def split_values(text: str) -> list[str]:
 def document(plan: comparing.Comparison, outcomes: list[comparing.Outcome]) -> dict[str, Any]:
     """The comparison for JSON: what all have in common, then each variant with what sets it apart."""
     differing = comparing.differing(plan.variants)
-    facts = plan.variants[0].facts
     return {
         "scenario": plan.name,
-        "common": {key: value for key, value in facts.items() if key not in differing},
+        "common": comparing.common(plan.variants),
         "variants": [
             {
                 "settings": {key: value for key, value in outcome.variant.facts.items() if key in differing},

@@ -46,7 +46,7 @@ def print_comparison(plan: compare.Comparison, outcomes: Sequence[compare.Outcom
     out = out or console()
     differing = compare.differing(plan.variants)
     out.print(f"[bold]{escape(one_line(plan.title or plan.name))}[/bold]")
-    for line in _common(plan.variants[0].facts, differing, out.width):
+    for line in _common(compare.common(plan.variants), differing, out.width):
         out.print(escape(line))
     for line in _workload(plan.variants[0], differing):
         out.print(escape(one_line(line)))
