@@ -55,11 +55,16 @@ READING = f"""
 How to read it:
 
 - Down to the iterative row only {SLOTS} requests run at once, and the queue grows: TTFT is waiting. Padding to the longest of all
-  carries ended requests on and on; to the batch's own longest, until the slowest member ends.
+  carries ended requests on and on, after a wait for the last arrival; to the batch's own longest, until the slowest member ends.
+- FasterTransformer computes together only as many prompt tokens as its shortest prompt has, the rest one a step: long prompts
+  cost as many steps as tokens.
+- The gaps (ITL) of batches that nobody joins are short, because no prompt runs between their decodes.
+- About 6.5 requests/s is all that was offered (400 requests in 61 s): the rows that reach it differ in latency, and their engines
+  could do more. MAX_UTILIZATION and vLLM V1 are equal here because no prompt is longer than the budget and memory is seldom short.
 - Deciding anew in each iteration refills slots (Triton iterative against static), and giving memory by need instead of by the
   longest possible request lets several times as many run (Orca, then blocks).
-- Slot waste is the share of seats that a batch carried without a token for them; with chunked or waiting prefill it also counts
-  seats that are still computing their prompt.
+- Slot waste is the share of seats that a batch carried without an output token: members that have ended, prompts not yet
+  computed, and, under V0, decodes that wait for prompts.
 - Preemptions and recomputed tokens are the price of not reserving.
 - A smaller budget cuts the long gaps (ITL P99) and makes prompts wait longer (TTFT).
 - V0 runs prompts alone: decodes stand still meanwhile, so its ITL P99 is a prompt's time.

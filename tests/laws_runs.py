@@ -19,6 +19,7 @@ from loads import NEVER, any_arrivals, any_lengths, any_priorities
 from batchlab import policies
 from batchlab._build import build_kind
 from batchlab.core.limits import Limits
+from batchlab.costs.linear import Linear
 from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
@@ -228,6 +229,8 @@ def make_run(document: dict[str, Any], seed: int) -> Run:
     else:
         run = build(document).runs[0]
         run.policy.check(run.limits, run.requests)
+        if run.policy.counts_ns and run.cost.unit != "ns":  # the load's own clock does not suit the policy
+            run = replace(run, cost=Linear("ns", per_iteration=3, prefill_token=1, decode_token=0.5))
     inline = seed % 3 != 0
     source = {"name": None, "sha256": None, "requests": len(run.requests) if inline else None}
     return replace(run, inline=inline, source=source)

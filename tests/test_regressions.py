@@ -224,3 +224,61 @@ def test_lengths_in_a_command_are_exact() -> None:
     assert parse("vllm serve m --max-num-batched-tokens 1.5k").settings["max_num_batched_tokens"] == 1500
     with pytest.raises(InputError, match="whole number"):
         parse("vllm serve m --max-num-batched-tokens 1.0005k")
+
+
+def closed(policy: str, requests: list[dict[str, Any]], engine: dict[str, Any], **workload: Any) -> dict[str, Any]:
+    return {
+        "engine": {"policy": policy, **engine},
+        "cost": {"model": "linear", "unit": "ns", "per_iteration": 100},
+        "run": {"deadlines": "drop"},
+        "workload": {"requests": requests, **workload},
+    }
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        closed(
+            "triton",
+            [
+                {"id": "A", "arrival": 0, "prompt": 1, "output": 20},
+                {"id": "B", "arrival": 0, "prompt": 1, "output": 2, "deadline": 3000},
+                {"id": "C", "arrival": 100000, "prompt": 1, "output": 1, "deadline": 400},
+            ],
+            {"max_batch_size": 1, "default_queue_policy": {"max_queue_size": 1}},
+            clients=3,
+            think_time=1,
+            retry={"limit": 5, "wait": 300, "factor": 1},
+        ),
+        closed(
+            "fastertransformer",
+            [
+                {"id": "A", "arrival": 0, "prompt": 1, "output": 5, "cancel_at": 150},
+                {"id": "B", "arrival": 0, "prompt": 1, "output": 1},
+            ],
+            {"max_bs": 1},
+            clients=1,
+        ),
+    ],
+    ids=["retries count from the sending", "sent in an iteration without length"],
+)
+def test_closed_loops_verify(tmp_path: Path, document: dict[str, Any]) -> None:
+    (run,) = build(document).runs
+    summary, path = Summary(), tmp_path / "t.jsonl"
+    with path.open("w", encoding="utf-8") as file:
+        simulate(run, [summary, TraceWriter(file, summary)])
+    assert verify(path).violations == []
+    for result in summary.results:
+        if result.request.deadline is not None and result.result == "rejected":
+            assert result.request.arrival < 100000, "the sending counts, not the file"
+
+
+@pytest.mark.parametrize(
+    "engine", [{"max_queue_delay_microseconds": 3}, {"default_queue_policy": {"default_timeout_microseconds": 1}}]
+)
+def test_times_of_an_engine_need_a_clock_in_ns(engine: dict[str, Any]) -> None:
+    document = small()
+    document["engine"] = {"policy": "triton", "max_batch_size": 2, **engine}
+    (run,) = build(document).runs
+    with pytest.raises(InputError, match="must be 'ns'"):
+        run.check()

@@ -1,6 +1,7 @@
 """One scenario in several variants: which there are, what became of each, and what differs between two of them."""
 
 import itertools
+import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,7 +38,7 @@ class Variant:
         facts = {
             "policy": run.engine,
             "rules": getattr(run.policy, "rules", "custom"),
-            **{f"engine.{key}": getattr(run.limits, key) for key in LimitSettings.model_fields},
+            **{f"engine.{own}": getattr(run.limits, core) for own, core in limits_of(type(run.policy)).items()},
             **{f"engine.{key}": value for key, value in run.settings.items()},
             **{f"cost.{key}": value for key, value in cost.items()},
             "run.max_iterations": run.max_iterations,
@@ -197,6 +198,8 @@ def said(key: str, value: Any) -> str:
     if value is None:
         limit = key.rpartition(".")[2] in (*LimitSettings.model_fields, "max_iterations")
         return "no limit" if limit else "none"
+    if isinstance(value, dict):
+        return json.dumps(value)
     if isinstance(value, float):
         return str(value).removesuffix(".0")
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -23,7 +23,7 @@ from batchlab.core.script import Script
 from batchlab.core.sequence import DONE
 from batchlab.core.sequence import Sequence as CoreSequence
 from batchlab.costs.base import CostModel
-from batchlab.errors import BatchlabError
+from batchlab.errors import BatchlabError, SettingError
 from batchlab.events import LIST_LIMIT, Dropped, End, Header, Iteration, Observer, Preemption, Rejection
 from batchlab.order import QueueOrder
 from batchlab.settings import LATEST
@@ -69,12 +69,13 @@ class Run:
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""
-        policies.check_attributes(self.policy, self.engine)
+        if getattr(self.policy, "counts_ns", False) and self.cost.unit != "ns":
+            raise SettingError("unit", self.cost.unit, f"must be 'ns': {self.engine} has times of its own", "cost")
         own = getattr(self.policy, "check", None)
-        if own is None:
-            return
         try:
-            own(self.limits, KnownRequests(self.requests))
+            if own is not None:
+                own(self.limits, KnownRequests(self.requests))
+            policies.check_attributes(self.policy, self.engine)
         except BatchlabError:
             raise
         except Exception as error:
@@ -178,6 +179,7 @@ class _Loop:
         self.in_flight: deque[tuple[Step, int]] = deque()
         self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
         self.serials = count()  # one request can have several entries: one for each attempt
+        self.sent: dict[int, Request] = {}  # in a closed loop: the requests with the times at which they were sent
         self.watch = StallWatch(self.core, run.cost.unit, run.policy)
 
     def turn_until_done(self) -> str:
@@ -239,6 +241,8 @@ class _Loop:
                 self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens, r.deadline
             )
             arrived.append(r.id)
+            if run.clients is not None:
+                self.sent[position] = r
             if r.cancel_at is not None:
                 self._give_up_at(r.cancel_at, seq, "cancelled", "by its client")
             if r.deadline is not None and run.deadlines == "drop":
@@ -332,7 +336,8 @@ class _Loop:
     def _retry(self, seq: CoreSequence, now: int) -> int | None:
         if seq.preemptions:  # its work is begun; a new attempt would begin anew
             return None
-        return self.client.rejected(seq.position, self.run.requests[seq.position], now)
+        sent = self.sent.get(seq.position) or self.run.requests[seq.position]
+        return self.client.rejected(seq.position, sent, now)
 
     def _announce_pending(self) -> None:
         if not self.run.inline:

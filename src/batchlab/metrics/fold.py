@@ -28,6 +28,7 @@ class Summary:
         self.preempted_decode_stalls: int | None = 0
         self.cached_tokens = 0
         self.moved_blocks = 0
+        self.padding_tokens = 0
         self.retries = 0
         self.gaps: Counter[int] = Counter()
         """How often each time between two consecutive tokens of a request occurred."""
@@ -117,6 +118,7 @@ class Summary:
             unseated += self._dropped(dropped)
         for id, tokens in event.cached:
             self._cached(by_id[id], tokens)
+        self.padding_tokens += event.padding
         if event.kv is not None:
             self.moved_blocks += event.kv["moved"]
         self._stalls_and_tokens(event)

@@ -45,6 +45,9 @@ class Policy:
     batching: str = "iteration"
     """`request` where a batch is formed once and runs to its end, so that a seat whose request has ended stays open."""
 
+    counts_ns: bool = False
+    """Whether it has times of its own, so that the clock has to count ns."""
+
     reserved_blocks: ClassVar[int] = 0
     """KV blocks of num_gpu_blocks that the engine keeps for itself."""
 

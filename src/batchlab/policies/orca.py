@@ -52,6 +52,8 @@ class Orca(Policy):
         for name in ("max_bs", "n_workers"):
             if getattr(self, name) < 1:
                 raise SettingError(name, getattr(self, name), "must be at least 1")
+        if self.n_workers > 64:
+            raise SettingError("n_workers", self.n_workers, "must be at most 64")
         if limits.num_gpu_blocks is not None and limits.block_size != 1:
             raise SettingError("block_size", limits.block_size, "must be 1: Orca counts memory in slots of one token")
 

@@ -10,7 +10,8 @@ requests wait for company. Batches that are decided anew after each token are th
 1. Defaults: preferred_batch_size none = max_batch_size alone; max_queue_delay_microseconds 0; timeout_action REJECT;
    default_timeout_microseconds 0 = none; max_queue_size 0 = no bound; priority_levels 0 = one queue for all.
 2. One queue a level, 1 before 2. A request's priority number is its level; 0 and what is out of range means
-   default_priority_level. A level has its own policy if priority_queue_policy has one, else default_queue_policy.
+   default_priority_level; one that is not given is 1 in a scenario, so give 0 for the default level. A level has its
+   own policy if priority_queue_policy has one, else default_queue_policy.
 3. Who finds max_queue_size requests in its level's queue is rejected at once. A timeout runs from the arrival. A
    request's own one, here its deadline, only counts with allow_timeout_override and if it is not 0 and shorter than
    the default; hence never where the default is 0.
@@ -27,7 +28,7 @@ requests wait for company. Batches that are decided anew after each token are th
 9. Whoever comes, and a timeout in the meantime, makes it build anew, from the first request.
 10. A batch runs whole prompts in its first step, then decodes.
 
-Microseconds are thousands of the clock's unit, so the clock has to count ns.
+A delay or a timeout needs a clock that counts ns.
 
 Not modelled: requests of more than one, several instances, a batch that grows while it waits for its instance, shapes,
 custom batching, preserve_ordering, the response cache, and the sweep that ends expired requests every 500 ms while no
@@ -95,6 +96,8 @@ class Triton(Policy):
         self.priority_queue_policy = {level: policy.model_dump() for level, policy in levels.items()}
         self.queue_key = self._key if priority_levels > 0 else None
         self._default = default
+        timeouts = any(policy.default_timeout_microseconds for policy in (default, *levels.values()))
+        self.counts_ns = timeouts or max_queue_delay_microseconds > 0
         self._policies = {int(level): policy for level, policy in levels.items()}
         self._delayed: dict[Sequence, None] = {}  # rule 4, in the order in which they were delayed
 

@@ -62,6 +62,7 @@ class TritonIterative(Policy):
         self.max_batch_size = max_batch_size
         self.strategy = strategy
         self.minimum_slot_utilization = minimum_slot_utilization
+        self.counts_ns = max_queue_delay_microseconds > 0
         self.max_queue_delay_microseconds = max_queue_delay_microseconds
         self.max_candidate_sequences = max_candidate_sequences
         self.preferred_batch_size = preferred_batch_size

@@ -32,7 +32,7 @@ class Clients:
             time = request.comes_at
             if time > start:
                 ledger.bad(rule, f"{what} {time}, but seen at {start} already", name)
-            elif ledger.last_start is not None and time <= ledger.last_start:
+            elif ledger.last_start is not None and time <= ledger.last_start and time != ledger.time:
                 ledger.bad(rule, f"{what} {time}, but not seen at {ledger.last_start}", name)
             # Without a list of all requests, the input order of those who come again is not known.
             listed = "requests" in ledger.header or request.attempts == 0
