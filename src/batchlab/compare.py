@@ -11,7 +11,7 @@ from typing import Any
 from batchlab.errors import BatchlabError, InputError, StalledError
 from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
-from batchlab.policies import limits_of
+from batchlab.policies import limits_of, settings_of
 from batchlab.scenario import load
 from batchlab.settings import LimitSettings, parameters
 from batchlab.simulate import Run, simulate
@@ -213,7 +213,7 @@ def listed(names: Sequence[str]) -> str:
 def _takes(run: Run, key: str) -> bool:
     """Whether a key means something to this run; other policies of the scenario may have settings of their own."""
     section, _, name = key.partition(".")
-    return section != "engine" or name in run.settings or name in limits_of(type(run.policy))
+    return section != "engine" or name in settings_of(type(run.policy))
 
 
 def _refuse_too_many(count: int) -> None:

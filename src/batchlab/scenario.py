@@ -142,7 +142,8 @@ def build(
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
     runs = [_run(policy, engine, table, requests, source) for policy in chosen]
     ignored = {
-        p: [key for key in engine if key in LIMITS and key not in _settings_of(policies.find(p))] for p in engines
+        p: [key for key in engine if key in LIMITS and key not in policies.settings_of(policies.find(p))]
+        for p in engines
     }
     return Scenario(name, table.title, runs, {p: keys for p, keys in ignored.items() if keys})
 
@@ -270,14 +271,10 @@ def _refuse_duplicates(requests: Sequence[Request]) -> None:
 
 def _refuse_unknown_settings(engine: Mapping[str, Any], classes: Sequence[type]) -> None:
     """A key is known if at least one of the named policies takes it."""
-    known = ["policy", *(name for c in classes for name in _settings_of(c))]
+    known = ["policy", *(name for c in classes for name in policies.settings_of(c))]
     for key in engine:
         if key not in known:
-            others = [name for name in policies.names() if key in _settings_of(policies.find(name))]
+            others = [name for name in policies.names() if key in policies.settings_of(policies.find(name))]
             if others:
                 raise InputError(None, f"engine.{key}", None, f"no setting of this policy, only of {', '.join(others)}")
             raise InputError(None, f"engine.{key}", None, f"unknown key{nearest(key, known)}")
-
-
-def _settings_of(policy_class: type) -> list[str]:
-    return [*policies.limits_of(policy_class), *parameters(policy_class)]

@@ -7,7 +7,8 @@ import signal
 import sys
 
 from batchlab.cli.main import cli
-from batchlab.errors import BatchlabError, InputError, one_line
+from batchlab.cli.run import note
+from batchlab.errors import BatchlabError, InputError
 
 
 def main() -> None:
@@ -23,9 +24,9 @@ def main() -> None:
     try:
         cli.main(prog_name="batchlab", standalone_mode=True)
     except InputError as error:
-        _end(one_line(str(error)), 2)
+        _end(str(error), 2)
     except BatchlabError as error:
-        _end(one_line(str(error)), 1)
+        _end(str(error), 1)
     except BrokenPipeError:
         _end(None, 1)
     except OSError as error:
@@ -40,7 +41,7 @@ def _stop(number: int, frame: object) -> None:
 
 def _end(message: str | None, code: int) -> None:
     if message is not None:
-        print(f"batchlab: {message}", file=sys.stderr)
+        note(message)
     with contextlib.suppress(OSError):  # what is left in the buffer cannot be written either
         sys.stdout.flush()
         sys.exit(code)

@@ -8,9 +8,9 @@ import click
 
 from batchlab import compare as comparing
 from batchlab.cli.progress import progress
-from batchlab.cli.run import parse_setting
+from batchlab.cli.run import note, parse_setting
 from batchlab.cli.side_by_side import print_comparison
-from batchlab.errors import InputError, one_line
+from batchlab.errors import InputError
 
 
 @click.command()
@@ -69,7 +69,7 @@ def compare(
     else:
         print_comparison(plan, outcomes)
     for line in (*plan.notes, *comparing.warnings(plan.variants)):
-        print(f"batchlab: {one_line(line)}", file=sys.stderr)
+        note(line)
     if not all(outcome.finished for outcome in outcomes):
         sys.exit(1)
 

@@ -10,7 +10,6 @@ import click
 from batchlab import policies
 from batchlab.cli.tables import console, plain_table
 from batchlab.policies.base import Policy
-from batchlab.settings import parameters
 
 INTRODUCTION = """# Engines
 
@@ -43,10 +42,11 @@ def engines(as_json: bool, markdown: bool) -> None:
         print(INTRODUCTION, end="")
         for name, policy in found.items():
             print(f"\n## `{name}`: {policy.rules}\n\n{_text(sys.modules[policy.__module__])}\n\n{_text(policy)}")
-            print(f"\nSettings: {', '.join(f'`{setting}`' for setting in _settings(policy))}.")
+            print(f"\nSettings: {', '.join(f'`{setting}`' for setting in policies.settings_of(policy))}.")
     elif as_json:
         listed = [
-            {"name": n, "rules": p.rules, "about": _first_line(p), "settings": _settings(p)} for n, p in found.items()
+            {"name": n, "rules": p.rules, "about": _first_line(p), "settings": policies.settings_of(p)}
+            for n, p in found.items()
         ]
         print(json.dumps({"engines": listed}, indent=1))
     else:
@@ -62,7 +62,3 @@ def _text(thing: Any) -> str:
 
 def _first_line(policy: type[Policy]) -> str:
     return _text(policy).partition("\n")[0]
-
-
-def _settings(policy: type[Policy]) -> list[str]:
-    return [*policies.limits_of(policy), *parameters(policy)]

@@ -63,8 +63,8 @@ def run(
     """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
 
     Exits with 1 if a run stopped at its iteration limit or stalled; requests that were rejected or failed have their
-    result all the same. A scenario with several policies runs them one after the
-    other; --trace and --summary then write one file each, with the policy's name before the suffix.
+    result all the same. A scenario with several policies runs them one after the other; --trace and --summary then
+    write one file each, with the policy's name before the suffix.
     """
     overrides = {} if from_command is None else _settings_of(from_command)
     overrides |= dict(parse_setting(setting) for setting in settings)
@@ -107,7 +107,7 @@ def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> No
     for policy, keys in scenario.ignored.items():
         note(f"{policy} does not take these settings of the file, ignored: {', '.join(keys)}")
     if from_command:
-        (one,) = scenario.runs[:1]
+        one = scenario.runs[0]
         own = [name for name in limits_of(type(one.policy)) if f"engine.{name}" not in given]
         if one.limits.num_gpu_blocks is None:
             own = [name for name in own if name not in KV_SETTINGS]

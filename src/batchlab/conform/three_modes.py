@@ -6,9 +6,8 @@ from batchlab.conform.compare import Difference, compare, compare_steps
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.metrics.fold import Summary
-from batchlab.policies import find
+from batchlab.policies import find, settings_of
 from batchlab.scenario import build
-from batchlab.settings import LimitSettings, parameters
 from batchlab.simulate import Run, simulate
 
 MODES = ("static", "continuous", "chunked")
@@ -48,8 +47,7 @@ def _require_tables(case: dict[str, Any]) -> None:
 
 
 def _run(case: dict[str, Any], mode: str) -> Run:
-    known = {*LimitSettings.model_fields, *parameters(find(mode))}
-    others = {name for other in MODES for name in parameters(find(other))} - known
+    others = {name for other in MODES for name in settings_of(find(other))} - {*settings_of(find(mode))}
     document = {
         "engine": {
             "policy": mode,

@@ -9,7 +9,7 @@ from typing import Any
 
 from batchlab.errors import InputError, nearest
 from batchlab.policies.base import Policy
-from batchlab.settings import LimitSettings
+from batchlab.settings import LimitSettings, parameters
 
 
 def names() -> list[str]:
@@ -45,6 +45,11 @@ def limits_of(policy_class: type[Any]) -> dict[str, str]:
             expected = f"one of the core's settings{nearest(name, LimitSettings.model_fields)}"
             raise InputError(policy_class.__name__, "takes", name, expected)
     return found
+
+
+def settings_of(policy_class: type[Any]) -> list[str]:
+    """All names that [engine] may have for a policy: the core's settings that it takes, then its own."""
+    return [*limits_of(policy_class), *parameters(policy_class)]
 
 
 ATTRIBUTES: dict[str, tuple[Any, ...]] = {

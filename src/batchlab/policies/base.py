@@ -7,10 +7,25 @@ from batchlab.core.limits import Limits
 from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Wait
+from batchlab.errors import SettingError
 from batchlab.settings import LimitSettings
 
 WITHOUT_BLOCKS = ("max_num_seqs", "max_num_batched_tokens", "max_queue")
 """What a policy takes that does not look at KV blocks."""
+
+
+def require_budget(limits: Limits, name: str = "max_num_batched_tokens", because: str = "") -> None:
+    """Seats and a token budget, here called `name`, have to be given, with a token for every seat."""
+    seats, budget = limits.max_num_seqs, limits.max_num_batched_tokens
+    if seats is None or budget is None:
+        raise SettingError("max_num_seqs" if seats is None else name, None, "must be given, an integer of at least 1")
+    if budget < seats:
+        raise SettingError(name, budget, f"must be at least max_num_seqs = {seats}{because}")
+
+
+def exhausted(batch: Batch) -> str:
+    """Why a request ends that needs more KV blocks than there are."""
+    return f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most"
 
 
 class Policy:

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.core.scheduler import View
-from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import Policy, require_budget
 
 
 class Sarathi(Policy):
@@ -35,12 +34,7 @@ class Sarathi(Policy):
 
     def check(self, limits: Limits, requests: Any) -> None:
         """Rule 4."""
-        seats, budget = limits.max_num_seqs, limits.max_num_batched_tokens
-        if seats is None or budget is None:
-            missing = "max_num_seqs" if seats is None else "token_budget"
-            raise SettingError(missing, None, "must be given, an integer of at least 1")
-        if budget < seats:
-            raise SettingError("token_budget", budget, f"must be at least max_num_seqs = {seats}: decodes would stall")
+        require_budget(limits, "token_budget", ": decodes would stall")
 
     def plan(self, view: View, batch: Batch) -> None:
         """Rules 1 to 3."""

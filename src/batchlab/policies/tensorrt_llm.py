@@ -55,7 +55,7 @@ from batchlab.core.limits import NO_LIMIT, Limits
 from batchlab.core.scheduler import View
 from batchlab.core.sequence import RUNNING, Sequence
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import Policy, exhausted
 
 
 def list_order(seq: Sequence) -> tuple[int, int]:
@@ -179,7 +179,7 @@ class TensorRtLlm(Policy):
     def _outgrown(self, seq: Sequence, view: View, batch: Batch) -> str | None:
         """Why a request can never go on, if it cannot."""
         if batch.blocks_for(seq.known) > batch.total_blocks:
-            return f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most"
+            return exhausted(batch)
         if not self.enable_chunked_context and seq.state != RUNNING and seq.known > budget_of(view):
             return f"prompt and output exceed max_num_tokens = {budget_of(view)} without enable_chunked_context"
         return None

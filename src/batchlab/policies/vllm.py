@@ -57,7 +57,7 @@ from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import Policy, exhausted, require_budget
 from batchlab.policies.victims import RULES
 
 
@@ -115,12 +115,7 @@ class Vllm(Policy):
 
     def check(self, limits: Limits, requests: Any) -> None:
         """Refuse what vLLM refuses at start, and what has no meaning."""
-        seats, budget = limits.max_num_seqs, limits.max_num_batched_tokens
-        if seats is None or budget is None:
-            missing = "max_num_seqs" if seats is None else "max_num_batched_tokens"
-            raise SettingError(missing, None, "must be given, an integer of at least 1")
-        if budget < seats:
-            raise SettingError("max_num_batched_tokens", budget, f"must be at least max_num_seqs = {seats}")
+        require_budget(limits)
         for name in ("long_prefill_token_threshold", "max_num_queued_reqs", "max_num_queued_tokens"):
             value = getattr(self, name)
             if value is not None and value < 0:
@@ -195,7 +190,7 @@ class Vllm(Policy):
                 if seq.placeholders:  # a token on its way may be its last
                     cursor += 1
                     continue
-                batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
+                batch.fail(seq, exhausted(batch))
                 del running[cursor]
                 continue
             while tokens > 0 and batch.schedule(seq, tokens) is Refusal.BLOCKS:
@@ -225,7 +220,7 @@ class Vllm(Policy):
         while batch.tokens_left > 0 and batch.seats_left > 0 and view.waiting.head is not None:
             seq = view.waiting.head
             if batch.blocks_for(seq.known) > batch.total_blocks:
-                batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
+                batch.fail(seq, exhausted(batch))
                 continue
             hit = batch.cached_tokens(seq)
             tokens = seq.left - hit

@@ -33,7 +33,7 @@ from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
-from batchlab.policies.base import Policy
+from batchlab.policies.base import Policy, exhausted, require_budget
 
 
 class VllmV0(Policy):
@@ -53,13 +53,9 @@ class VllmV0(Policy):
 
     def check(self, limits: Limits, requests: Any) -> None:
         """Refuse what V0 refuses at start."""
-        seats, budget, longest = limits.max_num_seqs, limits.max_num_batched_tokens, limits.max_model_len
-        if seats is None or budget is None:
-            missing = "max_num_seqs" if seats is None else "max_num_batched_tokens"
-            raise SettingError(missing, None, "must be given, an integer of at least 1")
-        if budget < seats:
-            raise SettingError("max_num_batched_tokens", budget, f"must be at least max_num_seqs = {seats}")
-        if longest is not None and budget < longest:
+        require_budget(limits)
+        budget, longest = limits.max_num_batched_tokens, limits.max_model_len
+        if budget is not None and longest is not None and budget < longest:
             expected = f"must be at least max_model_len = {longest}: prompts are not cut into chunks"
             raise SettingError("max_num_batched_tokens", budget, expected)
         if not 0 <= self.watermark < 1:
@@ -105,7 +101,7 @@ class VllmV0(Policy):
         while cursor < len(running):
             seq = running[cursor]
             if batch.blocks_for(seq.computed + 1) > batch.total_blocks:  # rule 9
-                batch.fail(seq, f"KV cache exhausted: a request can hold {batch.total_blocks} blocks at most")
+                batch.fail(seq, exhausted(batch))
                 del running[cursor]
                 continue
             while batch.schedule(seq) is Refusal.BLOCKS:
