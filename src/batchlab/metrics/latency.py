@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from batchlab.metrics.result import RequestResult
+from batchlab.metrics.result import RequestResult
 
 PERCENTILES = (50, 90, 95, 99)
 Figures = dict[str, Any]
