@@ -160,7 +160,7 @@ class _Loop:
         self.depth = run.steps_in_flight
         self.stage_free = [0] * int(getattr(run.policy, "pipeline_stages", 1))
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
-        self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds)
+        self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
         self.client: Listed | Closed | Retrying = Listed(run.requests)
         if run.clients is not None:
             self.client = Closed(run.requests, run.clients, run.think_time)

@@ -7,6 +7,7 @@ from batchlab.core.work cimport Work
 cdef class Batch:
     cdef public object _kv
     cdef object _shed, _estimator, _holds
+    cdef bint _details
     cdef Sequence _hits_for
     cdef list _hits
     cdef public long long moved_blocks, padding_tokens
@@ -27,8 +28,11 @@ cdef class Batch:
     cpdef prefill_all(self, object chunk=*)
     @cython.locals(seq=Sequence)
     cpdef admit_waiting(self)
-    @cython.locals(seq=Sequence, work=Work, tokens=longlong)
-    cpdef _work(self)
+    @cython.locals(
+        seq=Sequence, tokens=longlong, after=longlong,
+        prefill=longlong, decode=longlong, context=longlong, prefill_context=longlong, samples=longlong,
+    )
+    cpdef _work(self, Work step)
     cpdef _put(self, Sequence seq, long long tokens)
     cpdef _refund(self, Sequence seq)
     cpdef _drop(self, Sequence seq, object result, object reason)

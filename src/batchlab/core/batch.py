@@ -29,8 +29,10 @@ class Batch:
         kv: CountedBlocks | HashedBlocks | None = None,
         estimator: Callable[[Work], int] | None = None,
         holds: str = "computed",
+        details: bool = False,
     ) -> None:
         self._holds = holds
+        self._details = details
         self._kv = kv
         self._estimator = estimator
         self._shed = limits.shed
@@ -112,10 +114,15 @@ class Batch:
         """
         if self._estimator is None:
             return None
-        work = self._work()
+        work = self._work(Work())
         if seq is not None and tokens > 0:
+            after = seq.computed + tokens
             work.prefill_tokens += tokens
-            work.context_tokens += seq.computed + tokens
+            work.context_tokens += after
+            work.prefill_context += after
+            work.samples += after >= seq.known
+            if self._details:
+                work.chunks.append((tokens, seq.computed))
         return self._estimator(work)
 
     # Verbs
@@ -273,17 +280,28 @@ class Batch:
 
     # Mechanism
 
-    def _work(self) -> Work:
-        work = Work()
-        work.moved_blocks = self.moved_blocks
-        work.padding_tokens = self.padding_tokens
+    def _work(self, step: Work) -> Work:
+        """Add up what is scheduled, before its tokens count as computed."""
+        prefill = decode = context = prefill_context = samples = 0
         for seq, phase, tokens in self.entries:
-            work.context_tokens += seq.computed + tokens
+            after = seq.computed + tokens
+            context += after
             if phase == DECODE:
-                work.decode_tokens += tokens
-            else:
-                work.prefill_tokens += tokens
-        return work
+                decode += tokens
+                samples += 1
+                if self._details:
+                    step.contexts.append(after)
+                continue
+            prefill += tokens
+            prefill_context += after
+            samples += after >= seq.known
+            if self._details:
+                step.chunks.append((tokens, after - tokens))
+        step.prefill_tokens, step.decode_tokens = prefill, decode
+        step.context_tokens, step.prefill_context, step.samples = context, prefill_context, samples
+        step.moved_blocks = self.moved_blocks
+        step.padding_tokens = self.padding_tokens
+        return step
 
     def _drop(self, seq: Sequence, result: str, reason: str) -> None:
         """Take a sequence out, in whatever state it is; everything it holds is free at once."""

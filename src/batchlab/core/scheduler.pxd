@@ -23,9 +23,7 @@ cdef class Core:
     cdef public Batch batch
     cdef public long long serial, steps_in_flight
 
-    @cython.locals(
-        seq=Sequence, step=Step, prefill=longlong, decode=longlong, context=longlong, computed=longlong, tokens=longlong
-    )
+    @cython.locals(seq=Sequence, step=Step, tokens=longlong)
     cpdef plan(self, object plan)
     @cython.locals(seq=Sequence, delivery=Delivery)
     cpdef commit(self, Step step, list finished)

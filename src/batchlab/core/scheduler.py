@@ -36,8 +36,6 @@ class Step(Work):
         self.rejected = batch.rejected
         self.dropped = batch.dropped
         self.cached = batch.cached
-        self.moved_blocks = batch.moved_blocks
-        self.padding_tokens = batch.padding_tokens
         self.works = bool(batch.entries) or batch.padding_tokens > 0
         self.wake: int | None = None  # when the policy wants to be asked again, if nothing happens before
         self.unused = batch.unused
@@ -102,7 +100,7 @@ class Core:
     key that is fixed while a sequence waits; without it, first come, first served. steps_in_flight: how many steps are
     planned before the oldest is committed. estimator: says how long some work takes, for policies that ask.
     holds: what a sequence has KV blocks for: `computed` tokens, its whole `prompt` from the first chunk on, or prompt
-    and `max` output from the start.
+    and `max` output from the start. details: whether each step lists its chunks and contexts.
     """
 
     def __init__(
@@ -112,13 +110,14 @@ class Core:
         steps_in_flight: int = 1,
         estimator: Callable[[Work], int] | None = None,
         holds: str = "computed",
+        details: bool = False,
     ) -> None:
         self.limits = limits
         self.running: list[Sequence] = []
         self.waiting = WaitingQueue(queue_key)
         self.kv = limits.make_blocks()
         self.steps_in_flight = steps_in_flight
-        self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator, holds)
+        self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator, holds, details)
         self.view = View(self)
         self.serial = 0
 
@@ -167,22 +166,16 @@ class Core:
         reason = plan(self.view, self.batch)
         step = Step(self.serial, self.batch)
         self.serial += 1
-        prefill = decode = context = 0
+        self.batch._work(step)
         for seq, phase, tokens in step.entries:
-            computed = seq.computed + tokens
-            seq.computed = computed
+            seq.computed += tokens
             seq.scheduled = 0
-            context += computed
-            if phase == DECODE:
-                decode += tokens
-            else:
-                prefill += tokens
-                if computed < seq.known:
+            if phase != DECODE:
+                if seq.computed < seq.known:
                     continue
                 step.prefill_done.append(seq)
             seq.placeholders += 1
             step.sampled.append(seq)
-        step.prefill_tokens, step.decode_tokens, step.context_tokens = prefill, decode, context
         if isinstance(reason, Wait):
             step.note, step.wake = str(reason.reason), index(reason.until)
         else:

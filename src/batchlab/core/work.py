@@ -19,14 +19,20 @@ class Refusal(Enum):
 
 
 class Work:
-    """What a step computes, in the sums that a cost model needs."""
+    """What a step computes, in the sums that a cost model needs; the single requests where it asks for `details`."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0
-        self.decode_tokens = 0
+        self.decode_tokens = 0  # one for each decoding sequence
         self.context_tokens = 0  # keys and values read: over all entries, the tokens computed after the step
+        self.prefill_context = 0  # of these, what belongs to prefilling sequences
+        self.samples = 0  # sequences that get an output token
         self.moved_blocks = 0  # swapped out or in
         self.padding_tokens = 0  # computed for ended members of a tied batch, for nobody
+        self.chunks: list[
+            tuple[int, int]
+        ] = []  # details: of each prefilling sequence, tokens and those computed before
+        self.contexts: list[int] = []  # details: of each decoding sequence, tokens computed after the step
 
 
 class Wait(NamedTuple):

@@ -18,6 +18,7 @@ class Linear:
     """
 
     idle = "jump"
+    details = False
 
     def __init__(
         self,
