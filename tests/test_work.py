@@ -34,7 +34,7 @@ def test_sums_are_those_of_the_single_requests(details: bool) -> None:
     requests = [Request(str(i), 7 * i, 5 + 9 * i % 23, 1 + i % 6, 9) for i in range(12)]
     simulate(Run(Vllm(), Limits(max_num_seqs=4, max_num_batched_tokens=11), cost, requests))
     assert sum(sums[4] for sums in cost.works) == sum(r.output for r in requests), "a sample for every output token"
-    assert len({sums for sums in cost.works}) > 10
+    assert len(set(cost.works)) > 10
     for (prefill, decode, context, prefill_context, _), (chunks, contexts) in zip(
         cost.works, cost.singles, strict=True
     ):
