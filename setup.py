@@ -1,29 +1,31 @@
 """Compiles the core with Cython where that is possible; all else is in pyproject.toml.
 
-Every module of ``batchlab.core`` is plain Python, with an optional ``.pxd`` beside it that
-gives it C types. Its ``.py`` is always installed. Where Cython and a C compiler work, an
+Every module of ``batchlab.core``, and every other one with a ``.pxd`` beside it that gives it C
+types, is plain Python. Its ``.py`` is always installed. Where Cython and a C compiler work, an
 extension is installed beside it, and the import system prefers that one. Where they do not,
 for whatever reason, the build goes on without: batchlab is then slower and otherwise the same.
 
 The core is compiled as a whole or not at all, and no extension of an earlier build is ever
 left in place, so that one run never mixes two versions of the core.
 
-``BATCHLAB_NO_COMPILE=1`` leaves the core interpreted on purpose.
+``BATCHLAB_NO_COMPILE=1`` leaves the core interpreted on purpose. ``BATCHLAB_BOUNDS_CHECK=1``
+makes every access to an array check its bounds, for tests: slower, and otherwise the same.
 """
 
 import os
 import sys
-import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-CORE = Path("src/batchlab/core")
-
-# One abi3 build serves every CPython from 3.11 on. Free-threaded CPython has no such ABI.
-ABI3 = not sysconfig.get_config_var("Py_GIL_DISABLED")
-ABI3_MACROS = [("CYTHON_LIMITED_API", "1"), ("Py_LIMITED_API", "0x030b0000")]
+SOURCE = Path("src")
+PACKAGE = SOURCE / "batchlab"
+CORE = PACKAGE / "core"
+COMPILED = sorted({*CORE.glob("*.py"), *(path.with_suffix(".py") for path in PACKAGE.rglob("*.pxd"))})
+# What a policy of one's own calls: given None, it must fail as the source does.
+FACING = ("verbs", "batch", "queue")
+CHECKED = os.environ.get("BATCHLAB_BOUNDS_CHECK") == "1"
 
 
 class BuildCore(build_ext):
@@ -52,28 +54,32 @@ class BuildCore(build_ext):
             raise RuntimeError("compiled on CPython only")
         from Cython.Build import cythonize
 
-        translated = cythonize(
-            [Extension(ext.name, ext.sources) for ext in self.extensions],
-            build_dir=str(Path(self.build_temp, "cython")),
-            # Annotations are for the type checker; only a .pxd gives C types. Otherwise Cython
-            # would reject at run time what the source accepts (a bool for an int). A verb that is
-            # given None must fail as the source does.
-            compiler_directives={"language_level": 3, "annotation_typing": False, "nonecheck": True},
-            force=True,  # times of files say too little: after a checkout an old one may be newer
-            quiet=True,
-        )
-        sources = {ext.name: ext.sources for ext in translated}
         for ext in self.extensions:
-            ext.sources = sources[ext.name]
+            (translated,) = cythonize(
+                [Extension(ext.name, ext.sources)],
+                build_dir=str(Path(self.build_temp, "cython")),
+                # Annotations are for the type checker; only a .pxd gives C types. Otherwise Cython
+                # would reject at run time what the source accepts (a bool for an int).
+                compiler_directives={
+                    "language_level": 3,
+                    "annotation_typing": False,
+                    "nonecheck": CHECKED or ext.name.rpartition(".")[2] in FACING,
+                    "boundscheck": CHECKED,
+                    "initializedcheck": CHECKED,
+                },
+                force=True,  # times of files say too little: after a checkout an old one may be newer
+                quiet=True,
+            )
+            ext.sources = translated.sources
 
     def remove_extensions(self, inplace):
         """Remove what an earlier build, or this one before it failed, left behind."""
-        folders = [Path(self.build_lib, "batchlab", "core")]
+        roots = [Path(self.build_lib, "batchlab")]
         if inplace:
-            folders.append(CORE)
-        for folder in folders:
+            roots.append(PACKAGE)
+        for root in roots:
             for pattern in ("*.so", "*.pyd"):
-                for path in folder.glob(pattern):
+                for path in root.rglob(pattern):
                     path.unlink()
 
     def fall_back(self, error):
@@ -90,14 +96,13 @@ class BuildCore(build_ext):
 setup(
     ext_modules=[
         Extension(
-            f"batchlab.core.{path.stem}",
+            ".".join(path.relative_to(SOURCE).with_suffix("").parts),
             [path.as_posix()],
-            define_macros=ABI3_MACROS if ABI3 else [],
-            py_limited_api=ABI3,
+            # Fused multiply-add would round differently from the source.
+            extra_compile_args=[] if sys.platform == "win32" else ["-ffp-contract=off"],
         )
-        for path in sorted(CORE.glob("*.py"))
+        for path in COMPILED
         if path.stem != "__init__"
     ],
     cmdclass={"build_ext": BuildCore},
-    options={"bdist_wheel": {"py_limited_api": "cp311"}} if ABI3 else {},
 )

@@ -3,7 +3,6 @@
 from random import Random
 from typing import Any
 
-from batchlab.core.sequence import ARRIVED, DONE
 from batchlab.core.work import Refusal
 
 VERBS = ["admit", "schedule", "schedule", "preempt", "preempt", "enqueue", "reject", "fail"]
@@ -33,7 +32,7 @@ class Odd:
             self.any_verb(view, batch, seq)
         for _ in range(self.rng.choice([0, 1, 1, 2, 4])):
             self.any_verb(view, batch, seq if self.rng.random() < 0.7 else None)
-        if seq.state == ARRIVED and self.call(view, batch, batch.enqueue, seq):
+        if seq.at_the_door and self.call(view, batch, batch.enqueue, seq):
             assert batch.queue_left is not None and batch.queue_left <= 0
             batch.reject(seq, "queue full")
 
@@ -101,12 +100,12 @@ class Odd:
             self.call(view, batch, batch.enqueue, seq)
         elif verb == "reject" and rng.random() < 0.3:
             self.call(view, batch, batch.reject, seq, rng.choice(["not today", "queue full", "🙈\n"]))
-        elif verb == "fail" and rng.random() < 0.05 and seq.state not in (ARRIVED, DONE):
+        elif verb == "fail" and rng.random() < 0.05 and (seq.waiting or seq.running):
             self.call(view, batch, batch.fail, seq, "hopeless")
 
     def call(self, view: Any, batch: Any, verb: Any, *arguments: Any) -> Any:
         before = self.look(view, batch)
-        dead = arguments and getattr(arguments[0], "state", None) == DONE
+        dead = arguments and getattr(arguments[0], "ended", False)
         answer = verb(*arguments)
         if answer is not None:
             assert isinstance(answer, Refusal)

@@ -141,14 +141,14 @@ class Pools(RuleBasedStateMachine):
         self.model.register(life.held, life.tokens, upto)
         if self.counted is not None:
             self.counted.allocate(life.counted, [], upto)
-        life.seq.computed = upto
+        life.seq._computed = upto
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), tokens=st.integers(1, 3))
     def emit(self, data: st.DataObject, tokens: int) -> None:
         life = data.draw(st.sampled_from(self.running))
         if life.seq.computed == life.seq.known:
-            life.seq.known += tokens
+            life.seq._known += tokens
 
     @precondition(lambda self: self.running)
     @rule(data=st.data(), again=st.booleans())
@@ -160,7 +160,7 @@ class Pools(RuleBasedStateMachine):
         self.model.release(life.held)
         if self.counted is not None:
             self.counted.release(life.counted)
-        life.held, life.seq.computed = [], 0
+        life.held, life.seq._computed = [], 0
         assert (life.seq.held, life.seq.blocks) == (0, [])
         if again:
             self.waiting.append(life)

@@ -38,8 +38,9 @@ def test_every_engine_of_the_ladder_does_all_the_work_and_verifies(
     with path.open("w", encoding="utf-8") as file:
         simulate(run, [summary, TraceWriter(file, summary)])
     assert summary.result_counts() == {"completed": 400}
-    computed = summary.prefill_tokens + summary.decode_tokens
-    assert computed == sum(r.prompt + r.output - 1 for r in run.requests) + summary.recomputed_tokens
+    totals = summary.totals()
+    computed = totals["prefill_tokens"] + totals["decode_tokens"]
+    assert computed == sum(r.prompt + r.output - 1 for r in run.requests) + totals["recomputed_tokens"]
     report = verify(path)
     assert report.ok, report.violations[:3]
 

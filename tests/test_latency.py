@@ -4,6 +4,7 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,10 +12,9 @@ from click.testing import CliRunner
 
 from batchlab.cli.large import milliseconds
 from batchlab.cli.main import cli
-from batchlab.clients.request import Request
+from batchlab.core.tally import RESULTS, Tally
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies, throughput, weighted_figures
-from batchlab.metrics.result import RequestResult
 from batchlab.scenario import load
 from batchlab.simulate import simulate
 from batchlab.trace.figures import differences, figures_of
@@ -63,23 +63,39 @@ def test_memory_does_not_grow_with_the_counts():
     assert weighted_figures({1: 10**15, 2: 10**15})["p50"] == pytest.approx(1.5)
 
 
-def result(arrival, scheduled, first, last, tokens, *, completed=True, prompt=1):
-    found = RequestResult(Request(str(arrival), arrival, prompt, max(tokens, 1), max(tokens, 1)), keep_times=False)
-    found.first_scheduled, found.first_time, found.emitted = scheduled, first, tokens
-    found.max_itl = None if first is None else 0
-    if completed:
-        found.completed_time = last
-    return found
+class Life(NamedTuple):
+    """What became of a request, in the figures that latencies are made of."""
+
+    arrival: int
+    scheduled: int = -1
+    first: int = -1
+    last: int = -1
+    tokens: int = 0
+    completed: bool = True
+    max_itl: int = 0
+
+
+def tally_of(lives, gaps=()):
+    tally = Tally(len(lives))
+    for position, life in enumerate(lives):
+        tally.first_scheduled[position], tally.first_time[position] = life.scheduled, life.first
+        tally.last_time[position], tally.tokens[position] = life.last, life.tokens
+        tally.max_itl[position] = life.max_itl if life.tokens else -1
+        tally.result[position] = RESULTS.index("completed" if life.completed else "active")
+    for gap, times in gaps:
+        tally.gaps.add(gap, times)
+    return tally, np.array([life.arrival for life in lives], np.int64)
 
 
 def test_by_hand():
-    results = [
-        result(0, 10, 100, 400, 4),  # TPOT 100
-        result(50, 60, 90, 90, 1),  # one token: no TPOT
-        result(60, None, None, None, 0, completed=False),  # rejected
-        result(70, 80, 170, None, 2, completed=False),  # unfinished: TTFT only
+    lives = [
+        Life(0, 10, 100, 400, 4),  # TPOT 100
+        Life(50, 60, 90, 90, 1),  # one token: no TPOT
+        Life(60, completed=False),  # rejected
+        Life(70, 80, 170, -1, 2, completed=False),  # unfinished: TTFT only
     ]
-    found = latencies(results, {100: 3, 20: 1})
+    results, arrival = tally_of(lives, [(100, 3), (20, 1)])
+    found = latencies(results, arrival)
     assert {name: (f["count"], f["mean"]) for name, f in found.items()} == {
         "ttft": (3, (100 + 40 + 100) / 3),
         "tpot": (1, 100.0),
@@ -89,7 +105,7 @@ def test_by_hand():
         "queue_time": (3, 10.0),
         "max_itl": (3, 0.0),
     }
-    assert throughput(results, "ns") == {
+    assert throughput(results, arrival, "ns") == {
         "completed": 2,
         "output_tokens": 5,
         "per": "s",
@@ -97,13 +113,13 @@ def test_by_hand():
         "request_rate": 5_000_000.0,
         "output_token_rate": 12_500_000.0,
     }
-    assert throughput(results, "cost unit")["output_token_rate"] == 5 / 400
+    assert throughput(results, arrival, "cost unit")["output_token_rate"] == 5 / 400
 
 
 def test_nothing_was_completed():
-    found = throughput([result(0, None, None, None, 0, completed=False)], "ns")
+    found = throughput(*tally_of([Life(0, completed=False)]), "ns")
     assert found["span"] is found["request_rate"] is found["output_token_rate"] is None
-    assert latencies([], {}) == dict.fromkeys(
+    assert latencies(*tally_of([])) == dict.fromkeys(
         ["ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl"], NOTHING
     )
 
@@ -148,15 +164,17 @@ def known(arrival, times):
 def test_the_verifier_derives_the_same_figures_on_its_own():
     rng = random.Random(5)
     requests = [known(i, sorted(rng.sample(range(i + 1, 900), rng.randint(0, 9)))) for i in range(60)]
-    results = []
-    for k in requests:
-        r = result(k.arrival, k.first_start, k.first_time, k.last_time, k.emitted, completed=k.emitted > 0)
-        r.max_itl = k.max_gap if k.emitted else None
-        results.append(r)
+    lives = [
+        Life(k.arrival, k.first_start, k.first_time, k.last_time, k.emitted, k.emitted > 0, k.max_gap)
+        if k.emitted
+        else Life(k.arrival, k.first_start, completed=False)
+        for k in requests
+    ]
     times = [rng.randint(1, 50) for _ in range(500)]
     gaps = {t: times.count(t) for t in times}
     derived = figures_of(requests, Counter(gaps), "ns")
-    given = {"latency": latencies(results, gaps), "throughput": throughput(results, "ns")}
+    results, arrival = tally_of(lives, gaps.items())
+    given = {"latency": latencies(results, arrival), "throughput": throughput(results, arrival, "ns")}
     assert [*differences("x", given, derived)] == []
     given["latency"]["itl"]["p99"] *= 1.001
     given["latency"]["ttft"]["count"] = 60.0
@@ -186,7 +204,8 @@ def test_conversation_trace_and_its_verified_summary(tmp_path):
     assert "requests" not in header and header["max_tokens_rule"] == "output"
     checked = CliRunner().invoke(cli, ["verify", str(trace), "--summary", str(summary)])
     assert checked.exit_code == 0, checked.output
-    document["latency"]["itl"]["p99"] += 1000
+    assert document["latency"]["itl"]["error"] == 2.0**-11
+    document["latency"]["itl"]["p99"] *= 1.001
     summary.write_text(json.dumps(document))
     assert "latency.itl.p99" in CliRunner().invoke(cli, ["verify", str(trace), "--summary", str(summary)]).output
 

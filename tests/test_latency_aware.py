@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from batchlab import Limits, Run, Summary, simulate
 from batchlab.clients.request import Request
-from batchlab.core.scheduler import Core, Step
+from batchlab.core.scheduler import Core
+from batchlab.core.step import Step
 from batchlab.costs.linear import Linear
 from batchlab.errors import SettingError
 from batchlab.events import Iteration

@@ -14,7 +14,8 @@ import pytest
 from laws_lives import ENDED, Story
 from laws_runs import ODD, RESERVES, Outcome, document_for, every_run, make_run
 
-from batchlab.core.scheduler import Core, Step
+from batchlab.core.scheduler import Core
+from batchlab.core.step import Step
 from batchlab.simulate import simulate
 
 

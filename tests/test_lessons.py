@@ -220,8 +220,8 @@ def test_what_a_free_preemption_does_not_count() -> None:
     lost.append(lost[0] + 1 + (80 - 52))  # 1,031 tokens again in 41 to 51, then decodes from 52 on
     lost.append(lost[1] + 1 + (110 - 92))  # 1,060 tokens again in 81 to 91, then decodes from 92 on
     assert [p.computed for it in iterations for p in it.preempted] == lost == [1030, 1059, 1078]
-    assert paid.recomputed_tokens == paid.by_id["A"].recomputed_tokens == sum(lost) == 3167
-    assert kept.recomputed_tokens == 0
+    assert paid.totals()["recomputed_tokens"] == paid.by_id["A"].recomputed_tokens == sum(lost) == 3167
+    assert kept.totals()["recomputed_tokens"] == 0
     end = 9 + 199 + 3  # its first token, 199 decodes, three iterations without a seat
     again = 3 * (11 - 1)  # each time eleven iterations of prefill give the token that one decode would have given
     assert kept.by_id["A"].completed_iteration == end

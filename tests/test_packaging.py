@@ -87,26 +87,24 @@ def names_in(wheel: Path) -> set[str]:
 def data_files(source: Path) -> set[str]:
     """What every wheel has to hold: all source and data files, as the source has them."""
     src = source / "src"
-    wanted = ("*.py", "py.typed", "core/*.pxd", "trace/schema.json")
+    wanted = ("*.py", "py.typed", "*.pxd", "trace/schema.json")
     return {path.relative_to(src).as_posix() for glob in wanted for path in (src / "batchlab").rglob(glob)}
 
 
 @needs_compiler
-def test_wheel_with_a_compiler_is_compiled_for_every_python_from_3_11(source: Path) -> None:
+def test_wheel_with_a_compiler_is_compiled(source: Path) -> None:
     wheel, _ = build_wheel(source, USUAL)
     assert wheel.name.startswith("batchlab-")
     names = names_in(wheel)
     assert data_files(source) <= names
     assert not [name for name in names if name.endswith(".c")]
-    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
-        assert "-cp311-abi3-" in wheel.name
     assert look_at_wheel(wheel) == "compiled"
     assert look_at_wheel(wheel, BATCHLAB_INTERPRETED="1") == "interpreted"
     assert not list((source / "src").rglob("*.c")), "generated files lie among the sources"
 
     # A core of both forms is an error, and told as one, except where only the source is wanted.
     target = wheel.parent / "installed"
-    next((target / "batchlab" / "core").glob("*.abi3.so")).unlink()
+    next((target / "batchlab" / "core").glob("*.so")).unlink()
     assert look_at_wheel(wheel, BATCHLAB_INTERPRETED="1") == "interpreted"
     with pytest.raises(AssertionError, match="MixedBuildError"):
         look_at_wheel(wheel)
@@ -140,7 +138,7 @@ def test_one_module_that_does_not_compile_leaves_the_whole_core_interpreted(sour
 
 def test_editable_installation_without_a_compiler(source: Path, tmp_path: Path) -> None:
     core = source / "src" / "batchlab" / "core"
-    stale = core / "stale.abi3.so"
+    stale = core / "stale.so"
     stale.touch()
     venv = tmp_path / "venv"
     run(sys.executable, "-m", "venv", "--without-pip", venv, env=USUAL, cwd=tmp_path)

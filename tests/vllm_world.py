@@ -1,12 +1,16 @@
 """A small engine in which single rules of vLLM can be looked at, and broken."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.conform.vllm import replay
 from batchlab.core.blocks import HashedBlocks
 from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
+from batchlab.errors import StalledError
 from batchlab.policies.vllm import Vllm
 from batchlab.simulate import Run
 
@@ -64,3 +68,16 @@ class World:
 def scheduled(steps: list[Step]) -> list[dict[str, int]]:
     """Who got how many tokens, step by step; the order counts too where lists are compared."""
     return [step["scheduled"] for step in steps]
+
+
+SEEN = (AssertionError, LookupError, StopIteration, StalledError, pytest.fail.Exception)
+"""How a check fails: other steps than it expects, too few of them, an empty pool, or an engine that cannot go on."""
+
+
+def fails(check: Callable[[World], None], world: World) -> bool:
+    """Whether a check fails in this world. Any other error is raised: then the mutant does not fit the code."""
+    try:
+        check(world)
+    except SEEN:
+        return True
+    return False

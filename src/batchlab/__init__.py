@@ -5,6 +5,7 @@ __version__ = "0.1.0"
 from batchlab import _build
 
 _build.prefer_source()
+_build.require_one_form()
 
 from batchlab.clients.request import Request  # noqa: E402
 from batchlab.conform.cases import conform as conform_case  # noqa: E402

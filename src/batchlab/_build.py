@@ -18,15 +18,17 @@ from importlib.machinery import (
     ModuleSpec,
     SourceFileLoader,
 )
+from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-__all__ = ["BuildKind", "MixedBuildError", "build_kind", "prefer_source"]
+__all__ = ["BuildKind", "MixedBuildError", "build_kind", "prefer_source", "require_one_form"]
 
 BuildKind = Literal["compiled", "interpreted"]
 
 _CORE = "batchlab.core"
 _SWITCH = "BATCHLAB_INTERPRETED"
+_ADVICE = f"reinstall batchlab, or set {_SWITCH}=1 to run from source"
 
 
 class MixedBuildError(ImportError):
@@ -34,7 +36,7 @@ class MixedBuildError(ImportError):
 
 
 class _SourceFinder(MetaPathFinder):
-    """Finds the modules of the core as Python source only, never as extensions.
+    """Finds the modules of batchlab as Python source only, never as extensions.
 
     A finder on ``sys.meta_path`` is asked before the usual one, which takes an extension first
     where both lie in one folder.
@@ -43,8 +45,8 @@ class _SourceFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of the ``.py`` of a core module, and None for every other module."""
-        if path is None or not fullname.startswith(_CORE + "."):
+        """Return the spec of the ``.py`` of a module of batchlab, and None for every other one."""
+        if path is None or not fullname.startswith("batchlab."):
             return None
         for folder in path:
             spec = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES)).find_spec(fullname)
@@ -71,6 +73,22 @@ def prefer_source() -> None:
         sys.meta_path.insert(0, _SourceFinder())
 
 
+def require_one_form() -> None:
+    """Refuse an installation in which some of the compiled modules are missing: the others would not fit the source.
+
+    Raises:
+        MixedBuildError: names the modules without an extension.
+    """
+    if os.environ.get(_SWITCH) == "1":
+        return
+    package = Path(__file__).parent
+    sources = {*(package / "core").glob("[!_]*.py"), *(types.with_suffix(".py") for types in package.rglob("*.pxd"))}
+    missing = [path for path in sources if not any(path.with_suffix(s).is_file() for s in EXTENSION_SUFFIXES)]
+    if missing and len(missing) < len(sources):
+        names = ", ".join(sorted(".".join(path.relative_to(package.parent).with_suffix("").parts) for path in missing))
+        raise MixedBuildError(f"not compiled, while other modules are: {names}; {_ADVICE}")
+
+
 def build_kind() -> BuildKind:
     """Say which form of the core this process runs, judged from the modules it has imported.
 
@@ -94,15 +112,19 @@ def build_kind() -> BuildKind:
     if not interpreted:
         return "compiled"
     fewer, word = min((compiled, "compiled"), (interpreted, "interpreted"), key=lambda group: len(group[0]))
-    raise MixedBuildError(
-        f"only a part of {_CORE} is {word}: {', '.join(fewer)}; "
-        f"reinstall batchlab, or set {_SWITCH}=1 to run from source"
-    )
+    raise MixedBuildError(f"only a part of {_CORE} is {word}: {', '.join(fewer)}; {_ADVICE}")
 
 
 def _core_modules() -> dict[str, ModuleType]:
-    """The imported modules of the core by name, without the package itself."""
-    return {name: module for name, module in sys.modules.copy().items() if name.startswith(_CORE + ".")}
+    """The imported modules by name that are compiled where the core is: its own, and others that have C types."""
+    loaded = [(name, module) for name, module in sys.modules.copy().items() if name.startswith("batchlab.")]
+    return {name: module for name, module in loaded if name.startswith(_CORE + ".") or _has_types(module)}
+
+
+def _has_types(module: ModuleType) -> bool:
+    """Whether a ``.pxd`` lies beside the module."""
+    file = Path(getattr(module, "__file__", None) or "")
+    return file.with_name(file.name.partition(".")[0] + ".pxd").is_file()
 
 
 def _is_compiled(module: ModuleType) -> bool:

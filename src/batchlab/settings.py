@@ -43,7 +43,11 @@ def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
     """The named parameters that a class is made with."""
     if callable_.__init__ is object.__init__:
         return {}
-    found = list(inspect.signature(callable_.__init__).parameters.values())[1:]
+    try:
+        signature = inspect.signature(callable_.__init__, eval_str=True)  # a compiled class has its annotations as text
+    except Exception:  # whatever a class of one's own has written there; the check of its settings says so
+        signature = inspect.signature(callable_.__init__)
+    found = list(signature.parameters.values())[1:]
     return {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 

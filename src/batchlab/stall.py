@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from batchlab.core.scheduler import Core, Step
+from batchlab.core.scheduler import Core
+from batchlab.core.step import Step
 from batchlab.errors import StalledError, shorten
 
 REPEATS = 3

@@ -33,6 +33,9 @@ def print_large_run(run: Run, result: Summary, title: str = "") -> None:
         say(out, one_line(line))
     out.print()
     out.print(_latencies(document["latency"], run.cost.unit))
+    error = document["latency"]["itl"].get("error")
+    if error is not None:
+        say(out, f"ITL percentiles are from a histogram, each within {100 * error:.2f} %; all else is exact")
     out.print()
     say(out, _throughput(document["throughput"]))
     for line in totals_lines(run, result):

@@ -5,9 +5,11 @@ import sys
 import time
 from collections.abc import Iterator
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Iteration, Observer
 from batchlab.simulate import Run
 
@@ -45,6 +47,14 @@ class _Ended:
         self._began = time.monotonic()
         self._next = self._began
 
+    def pulse(self, tally: Tally) -> None:
+        """Called now and then where single iterations are not told."""
+        now = time.monotonic()
+        if now >= self._next:
+            ended = np.asarray(tally.result) >= RESULTS.index("completed")
+            self._ended = int(ended.sum())
+            self._show(now)
+
     def __call__(self, event: Event) -> None:
         if isinstance(event, Iteration):
             self._ended += len(event.completed) + len(event.dropped)
@@ -54,6 +64,9 @@ class _Ended:
             return
         now = time.monotonic()
         if now >= self._next:
-            self._next = now + INTERVAL
-            rate = self._ended / max(now - self._began, 1e-9)
-            self._bar.update(self._task, completed=self._ended, rate=rate, refresh=True)
+            self._show(now)
+
+    def _show(self, now: float) -> None:
+        self._next = now + INTERVAL
+        rate = self._ended / max(now - self._began, 1e-9)
+        self._bar.update(self._task, completed=self._ended, rate=rate, refresh=True)

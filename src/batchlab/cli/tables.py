@@ -229,7 +229,7 @@ def totals_lines(run: Run, result: Summary) -> list[str]:
         f"decode stalls {_number(totals['decode_stalls'])} active and "
         f"{_number(totals['preempted_decode_stalls'])} preempted",
     ]
-    price = {name: totals[name] for name in PRICE} | {"padding_tokens": result.padding_tokens}
+    price = {name: totals[name] for name in PRICE} | {"padding_tokens": result.tally.padding_tokens}
     if any(price.values()):
         lines.append(", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in price.items() if number))
     if getattr(run.policy, "batching", "iteration") == "request":

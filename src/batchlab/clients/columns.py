@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchlab.clients.request import Request
+from batchlab.core.load import Load
 
 Integers = npt.NDArray[np.int64]
 CHUNK = 65_536
@@ -141,3 +142,32 @@ def _rows_in_order(offsets: Integers, values: Integers, order: Integers) -> tupl
     moved = np.concatenate(([0], np.cumsum(lengths)))
     within = np.arange(len(values)) - np.repeat(moved[:-1], lengths)
     return moved, values[np.repeat(offsets[:-1][order], lengths) + within]
+
+
+def load_of(requests: Sequence[Request]) -> Load | None:
+    """The columns that the core reads; None if a request has more to it than lengths, arrival and priority."""
+    if isinstance(requests, Columns):
+        names = [requests.arrival, requests.prompt, requests.max_tokens]
+        arrival, prompt, most = (np.ascontiguousarray(column, np.int64) for column in names)
+        priority = None if requests.priority is None else np.ascontiguousarray(requests.priority, np.int64)
+        name = requests._id
+    else:
+        rows = [(r.arrival, r.prompt, r.max_tokens, r.priority) for r in requests if _is_plain(r)]
+        if len(rows) < len(requests) or not rows:
+            return None
+        arrival, prompt, most, priority = np.array(rows, np.int64).T.copy()
+
+        def name(position: int) -> str:
+            return requests[position].id
+
+    in_order = bool((arrival[1:] >= arrival[:-1]).all())
+    order = None if in_order else np.argsort(arrival, kind="stable").astype(np.int64)
+    return Load(arrival.data, prompt.data, most.data, _view(priority), _view(order), name)
+
+
+def _view(column: Integers | None) -> Any:
+    return None if column is None else column.data
+
+
+def _is_plain(r: Request) -> bool:
+    return r.deadline is None and r.cancel_at is None and r.sent is None and r.tokens is None

@@ -56,8 +56,8 @@ def replay(run: Run) -> dict[str, Any]:
         "trace": trace,
         "requests": {result.request.id: _result(result) for result in summary.results},
         "max_queue_length": summary.max_queue_length,
-        "preemptions": summary.preemptions,
-        "rejections": sum(summary.rejections.values()),
+        "preemptions": summary.tally.preemptions,
+        "rejections": sum(summary.tally.rejections.values()),
         "unused_budget": [record["unused_budget"] for record in trace],
     }
 

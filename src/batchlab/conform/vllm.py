@@ -8,7 +8,8 @@ from batchlab.clients.request import Request, TokenIdentity
 from batchlab.conform.compare import Difference, compare_steps
 from batchlab.core.blocks import HashedBlocks
 from batchlab.core.limits import Limits
-from batchlab.core.scheduler import Core, Step
+from batchlab.core.scheduler import Core
+from batchlab.core.step import Step
 from batchlab.costs.unit import Unit
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration

@@ -1,43 +1,29 @@
 cimport cython
-from batchlab.core.queue cimport WaitingQueue
+from batchlab.core.blocks cimport CountedBlocks
 from batchlab.core.sequence cimport Sequence
-from batchlab.core.work cimport Work
+from batchlab.core.steady cimport Steady
+from batchlab.core.verbs cimport Verbs
 
 
-cdef class Batch:
-    cdef public object _kv
-    cdef object _shed, _estimator, _holds
-    cdef bint _details
-    cdef Sequence _hits_for
-    cdef list _hits
-    cdef public long long moved_blocks, padding_tokens
-    cdef list _running
-    cdef WaitingQueue _waiting
-    cdef long long _seat_cap, _queue_cap, _budget, _left
-    cdef public object now
-    cdef public list entries, admitted, preempted, rejected, dropped, cached
-
-    cpdef _open(self, object now)
-    cpdef admit(self, Sequence seq)
-    @cython.locals(tokens=longlong, hits=list)
-    cpdef schedule(self, Sequence seq, object at_most=*)
-    cpdef enqueue(self, Sequence seq)
-    @cython.locals(seq=Sequence, left=longlong)
-    cpdef decode_all(self)
+cdef class Batch(Verbs):
     @cython.locals(seq=Sequence)
+    cpdef decode_all(self)
+    @cython.locals(seq=Sequence, most=longlong)
     cpdef prefill_all(self, object chunk=*)
+    @cython.locals(seq=Sequence, most=longlong, allowed=longlong, left=longlong)
+    cpdef schedule_running(self, object chunk=*, object most_of=*)
     @cython.locals(seq=Sequence)
     cpdef admit_waiting(self)
-    @cython.locals(
-        seq=Sequence, tokens=longlong, after=longlong,
-        prefill=longlong, decode=longlong, context=longlong, prefill_context=longlong, samples=longlong,
-    )
-    cpdef _work(self, Work step)
-    cpdef _put(self, Sequence seq, long long tokens)
-    cpdef _refund(self, Sequence seq)
-    cpdef _drop(self, Sequence seq, object result, object reason)
-    cpdef _lookup(self, Sequence seq)
-    cpdef _blocks_suffice(self, Sequence seq, long long tokens, list hits)
-    cpdef _allocate(self, Sequence seq, long long tokens, list hits)
-    cpdef _held_tokens(self, Sequence seq, long long computed)
-    cpdef _release(self, Sequence seq)
+    @cython.locals(seq=Sequence, most=longlong)
+    cpdef schedule_waiting(self, object chunk=*, bint whole=*, long long spare=*, bint for_all=*)
+    cpdef long long _capped(self, object chunk) except? -1
+    @cython.locals(counted=CountedBlocks, cached=longlong, tokens=longlong, free=longlong, held=longlong)
+    cpdef _serve(self, Sequence seq, long long most, bint whole, long long spare, bint for_all)
+    @cython.locals(seq=Sequence)
+    cpdef bint _decode_in_step(self)
+    @cython.locals(seq=Sequence, last=Sequence, loose=list, tokens=longlong, blocks=longlong, more=longlong)
+    cpdef bint _all_in_step(self, long long most)
+    @cython.locals(steady=Steady)
+    cpdef _give(self)
+    cpdef long long _blocks_more(self, Sequence seq, long long tokens)
+    cpdef bint _may_fall_in(self, Sequence seq)

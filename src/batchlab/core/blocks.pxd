@@ -4,7 +4,7 @@ from batchlab.core.sequence cimport Sequence
 
 cdef class CountedBlocks:
     cdef public long long num_blocks, block_size, free
-    cpdef blocks_for(self, long long tokens)
+    cpdef long long blocks_for(self, long long tokens)
     @cython.locals(held=longlong)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)
     cpdef register(self, Sequence seq, long long tokens)
@@ -26,7 +26,7 @@ cdef class HashedBlocks:
     cdef object _free
     cdef list _users, _link_of
     cdef dict _blocks_of, _links
-    cpdef blocks_for(self, long long tokens)
+    cpdef long long blocks_for(self, long long tokens)
     @cython.locals(hits=list, index=longlong)
     cpdef lookup(self, Sequence seq)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)

@@ -18,7 +18,7 @@ class CountedBlocks:
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
-        return -(-tokens // self.block_size)
+        return (tokens + self.block_size - 1) // self.block_size
 
     def lookup(self, seq: Sequence) -> list[int]:
         """Cached blocks that the sequence's tokens begin with: none, without identity."""
@@ -31,17 +31,17 @@ class CountedBlocks:
     def allocate(self, seq: Sequence, hits: list[int], tokens: int) -> None:
         """Let the sequence hold the blocks for its first `tokens` tokens; the caller knows that they are free."""
         held = self.blocks_for(tokens)
-        if held > seq.held:
-            self.free -= held - seq.held
-            seq.held = held
+        if held > seq._held:
+            self.free -= held - seq._held
+            seq._held = held
 
     def register(self, seq: Sequence, tokens: int) -> None:
         """Make the full blocks among the first `tokens` tokens findable."""
 
     def release(self, seq: Sequence) -> None:
         """Take all of a sequence's blocks back."""
-        self.free += seq.held
-        seq.held = 0
+        self.free += seq._held
+        seq._held = 0
 
 
 class HashedBlocks:
@@ -73,7 +73,7 @@ class HashedBlocks:
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
-        return -(-tokens // self.block_size)
+        return (tokens + self.block_size - 1) // self.block_size
 
     def lookup(self, seq: Sequence) -> list[int]:
         """The longest chain of cached blocks that the sequence's known tokens begin with.
@@ -83,7 +83,7 @@ class HashedBlocks:
         """
         hits: list[int] = []
         if self.caching:
-            for index in range((seq.known - 1) // self.block_size):
+            for index in range((seq._known - 1) // self.block_size):
                 blocks = self._blocks_of.get(self._link(seq, index))
                 if not blocks:
                     break
@@ -107,7 +107,7 @@ class HashedBlocks:
             self._forget(block)
             self._users[block] = 1
             seq.blocks.append(block)
-        seq.held = len(seq.blocks)
+        seq._held = len(seq.blocks)
 
     def register(self, seq: Sequence, tokens: int) -> None:
         """Make the full blocks among the first `tokens` tokens findable at once, in the same step too."""
@@ -137,7 +137,7 @@ class HashedBlocks:
             self._free[block] = None
             self._free.move_to_end(block, last=False)
         seq.blocks = []
-        seq.held = 0
+        seq._held = 0
         seq.registered = 0
 
     def _forget(self, block: int) -> None:

@@ -1,31 +1,47 @@
 cimport cython
 from batchlab.core.batch cimport Batch
+from batchlab.core.blocks cimport CountedBlocks
 from batchlab.core.queue cimport WaitingQueue
+from batchlab.core.running cimport Running
+from batchlab.core.script cimport Script
 from batchlab.core.sequence cimport Sequence
-from batchlab.core.work cimport Work
-
-
-cdef class Step(Work):
-    cdef public object serial, start, unused, note, wake
-    cdef public bint works
-    cdef public list entries, admitted, preempted, rejected, dropped, cached, sampled, prefill_done
-    cdef public long long free_blocks
-
-
-cdef class Delivery:
-    cdef public list prefill_done, completed, first, discarded
+from batchlab.core.steady cimport Steady
+from batchlab.core.step cimport Delivery, Step
+from batchlab.core.tally cimport Tally
 
 
 cdef class Core:
     cdef public object limits, view, kv
-    cdef public list running
+    cdef public Running running
     cdef public WaitingQueue waiting
     cdef public Batch batch
+    cdef public Steady steady
     cdef public long long serial, steps_in_flight
+    cdef public bint quick
+    cdef Script script
+    cdef Tally tally
+    cdef Step _step
+    cdef Delivery _delivery
 
-    @cython.locals(seq=Sequence, step=Step, tokens=longlong)
-    cpdef plan(self, object plan)
+    cpdef go_in_step(self, Script script, Tally tally)
+    @cython.locals(step=Step, batch=Batch)
+    cpdef Step plan(self, object plan)
+    cpdef _clean(self, Step step)
+    @cython.locals(seq=Sequence, batch=Batch, decodes=bint)
+    cpdef _advance(self, Step step)
+    cpdef _note(self, Step step, object reason)
     @cython.locals(seq=Sequence, delivery=Delivery)
-    cpdef commit(self, Step step, list finished)
+    cpdef Delivery commit(self, Step step, list finished)
     @cython.locals(seq=Sequence)
-    cpdef _finish(self, list finished, Delivery delivery)
+    cpdef Delivery _commit_quickly(self, Step step, list finished)
+    @cython.locals(seq=Sequence, counted=CountedBlocks, in_step=bint, ended_waiting=bint)
+    cpdef bint _finish(self, list ended) except? -1
+    @cython.locals(counted=CountedBlocks, steady=Steady, blocks=longlong)
+    cpdef bint coast(self)
+    @cython.locals(seq=Sequence, batch=Batch, running=Running, before=list, loose=list)
+    cpdef fall_in(self)
+
+
+cdef class View:
+    cdef Core _core
+    cdef public object limits

@@ -12,7 +12,11 @@ from typing import Any
 from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.core.queue import WaitingQueue
-from batchlab.core.sequence import ARRIVED, DECODE, DONE, RUNNING, WAITING, Sequence
+from batchlab.core.running import Running
+from batchlab.core.script import Script
+from batchlab.core.sequence import Sequence
+from batchlab.core.step import Delivery, Step
+from batchlab.core.tally import Tally
 from batchlab.core.work import Wait, Work
 
 LONGEST_NOTE = 1000
@@ -21,38 +25,6 @@ LONGEST_NOTE = 1000
 
 class PolicyError(Exception):
     """A policy broke the contract of its verbs."""
-
-
-class Step(Work):
-    """One planned iteration, a value: what runs, in order, and the sums a cost model needs."""
-
-    def __init__(self, serial: int, batch: Batch) -> None:
-        super().__init__()
-        self.serial = serial
-        self.start = batch.now
-        self.entries = batch.entries
-        self.admitted = batch.admitted
-        self.preempted = batch.preempted
-        self.rejected = batch.rejected
-        self.dropped = batch.dropped
-        self.cached = batch.cached
-        self.works = bool(batch.entries) or batch.padding_tokens > 0
-        self.wake: int | None = None  # when the policy wants to be asked again, if nothing happens before
-        self.unused = batch.unused
-        self.free_blocks = batch.free_blocks
-        self.sampled: list[Sequence] = []  # sequences that emit a token at the end of this step, in scheduled order
-        self.prefill_done: list[Sequence] = []  # those of them whose prefill ends here
-        self.note: str | None = None  # what the policy said; where nothing is scheduled, why
-
-
-class Delivery:
-    """What came out of a step: who emitted the first token or ended a prefill, who left, whose token was discarded."""
-
-    def __init__(self) -> None:
-        self.prefill_done: list[Sequence] = []  # in scheduled order, like all but the next
-        self.completed: list[Sequence] = []  # in running order
-        self.first: list[Sequence] = []
-        self.discarded: list[Sequence] = []
 
 
 class View:
@@ -65,27 +37,28 @@ class View:
     @property
     def now(self) -> int:
         """Start of the iteration being planned, in the clock's unit."""
-        return self._core.batch.now
+        now: int = self._core.batch.now
+        return now
 
     @property
     def running(self) -> list[Sequence]:
         """Sequences holding a seat, in admission order."""
-        return list(self._core.running)
+        return list(self._core.running.everyone())
 
     @property
     def num_running(self) -> int:
         """How many sequences hold a seat."""
-        return len(self._core.running)
+        return self._core.running.count
 
     @property
     def prefilling(self) -> list[Sequence]:
         """Running sequences with prefill left, in admission order."""
-        return [seq for seq in self._core.running if seq.computed < seq.prefill_target]
+        return [seq for seq in self._core.running.loose() if seq.computed < seq.prefill_target]
 
     @property
     def decoding(self) -> list[Sequence]:
         """Running sequences in their decode phase, in admission order."""
-        return [seq for seq in self._core.running if seq.computed >= seq.prefill_target]
+        return [seq for seq in self._core.running.everyone() if seq.computed >= seq.prefill_target]
 
     @property
     def waiting(self) -> WaitingQueue:
@@ -113,18 +86,34 @@ class Core:
         details: bool = False,
     ) -> None:
         self.limits = limits
-        self.running: list[Sequence] = []
+        self.running = Running()
         self.waiting = WaitingQueue(queue_key)
         self.kv = limits.make_blocks()
         self.steps_in_flight = steps_in_flight
         self.batch = Batch(limits, self.running, self.waiting, self.kv, estimator, holds, details)
+        self.steady = self.batch._steady
         self.view = View(self)
         self.serial = 0
+        self.quick = False
+        self.script: Any = None
+        self.tally: Any = None
+        self._step = Step()
+        self._delivery = Delivery()
 
     @property
     def unfinished(self) -> int:
         """Sequences that wait or hold a seat."""
-        return len(self.running) + len(self.waiting)
+        return self.running.count + self.waiting.length()
+
+    def go_in_step(self, script: Script, tally: Tally) -> None:
+        """From now on sequences that decode go in step, and these two are told of joining and leaving.
+
+        Where this is asked for, the lists of a step and of a delivery are only good until the next one, and `entries`
+        is empty: nobody is to look at single iterations.
+        """
+        self.quick = True
+        self.batch._script = self.script = script
+        self.batch._tally = self.tally = tally
 
     def begin(self, now: int) -> None:
         """Open the batch of the iteration that starts at `now`."""
@@ -150,7 +139,7 @@ class Core:
             self.batch.reject(seq, f"prompt does not fit max_model_len: at most {longest - 1} tokens")
         else:
             on_arrival(seq, self.view, self.batch)
-        if seq.state == ARRIVED:
+        if seq.at_the_door:
             raise PolicyError(f"on_arrival left request {id!r} at the door: enqueue, admit or reject it")
         return seq
 
@@ -164,25 +153,65 @@ class Core:
         What is scheduled counts as computed from here on, as in vLLM.
         """
         reason = plan(self.view, self.batch)
-        step = Step(self.serial, self.batch)
+        batch = self.batch
+        step = self._step if self.quick else Step()
+        step.serial = self.serial
         self.serial += 1
-        self.batch._work(step)
-        for seq, phase, tokens in step.entries:
-            seq.computed += tokens
-            seq.scheduled = 0
-            if phase != DECODE:
-                if seq.computed < seq.known:
-                    continue
+        step.start = batch.now
+        step.scheduled = batch._entries
+        step.admitted, step.preempted, step.cached = batch.admitted, batch.preempted, batch.cached
+        step.rejected, step.dropped = batch.rejected, batch.dropped
+        batch._work(step)
+        step.works = bool(batch._entries) or batch._steady.given or batch.padding_tokens > 0
+        if self.quick:
+            self._clean(step)
+        else:
+            step.unused = batch.unused
+            step.entries = batch.entries
+            step.free_blocks = batch.free_blocks
+        self._advance(step)
+        if not self.quick or reason is not None or not step.works:
+            self._note(step, reason)
+        return step
+
+    def _clean(self, step: Step) -> None:
+        """Empty lists for a step that is used again."""
+        step.wake = None
+        if step.prefill_done:
+            step.prefill_done = []
+        if step.decoding:
+            step.decoding = []
+
+    def _advance(self, step: Step) -> None:
+        """What is scheduled counts as computed."""
+        batch = self.batch
+        for seq in batch._entries:
+            decodes = seq._computed >= seq.prefill_target
+            seq._computed += seq._scheduled
+            seq._scheduled = 0
+            if decodes:
+                step.decoding.append(seq)
+            elif seq._computed < seq._known:
+                continue
+            else:
                 step.prefill_done.append(seq)
             seq.placeholders += 1
-            step.sampled.append(seq)
+            if not self.quick:
+                step.sampled.append(seq)
+        step.steady = 0
+        if batch._steady.given:
+            step.steady = batch._steady.size
+            batch._steady.advance()
+
+    def _note(self, step: Step, reason: str | Wait | None) -> None:
+        if self.quick and step.works:  # nobody reads it
+            return
         if isinstance(reason, Wait):
             step.note, step.wake = str(reason.reason), index(reason.until)
         else:
             step.note = None if reason is None else str(reason)[:LONGEST_NOTE]
-        if reason is None and not step.entries:
+        if reason is None and not step.prefill_tokens and not step.decode_tokens:
             step.note = "the policy scheduled nothing" if self.unfinished else "no work"
-        return step
 
     def commit(self, step: Step, finished: list[Sequence]) -> Delivery:
         """Deliver a step's tokens: every sampled sequence has one more; those in `finished` leave what they hold.
@@ -190,33 +219,92 @@ class Core:
         A sequence that was preempted meanwhile gets its token all the same, and may end while it waits; for one that
         ended meanwhile the token is discarded.
         """
+        if self.quick:
+            return self._commit_quickly(step, finished)
         delivery = Delivery()
         for seq in step.sampled:
-            if seq.state == DONE:
+            if seq.ended:
                 delivery.discarded.append(seq)
                 continue
             seq.placeholders -= 1
-            seq.known += 1
-            if self.steps_in_flight > 1 and self.kv is not None and seq.state == RUNNING:
-                self.kv.register(seq, seq.computed - seq.placeholders)
+            seq._known += 1
+            if self.steps_in_flight > 1 and self.kv is not None and seq.running:
+                self.kv.register(seq, seq._computed - seq.placeholders)
         for seq in step.prefill_done:
-            if seq.state != DONE:
+            if not seq.ended:
                 delivery.prefill_done.append(seq)
-                if seq.known == seq.prompt_tokens + 1:
+                if seq._known == seq.prompt_tokens + 1:
                     delivery.first.append(seq)
         if finished:
-            self._finish(finished, delivery)
+            ended = [seq for seq in finished if not seq.ended]
+            ended_waiting = self._finish(ended)
+            in_order = self.running.take_out_ended()
+            delivery.completed = ended if ended_waiting else in_order
         return delivery
 
-    def _finish(self, finished: list[Sequence], delivery: Delivery) -> None:
+    def _commit_quickly(self, step: Step, finished: list[Sequence]) -> Delivery:
+        """The same for a step that nobody else looks at: it is delivered at once, and orders do not matter."""
+        delivery = self._delivery
+        for seq in step.prefill_done:
+            seq.placeholders -= 1
+            seq._known += 1
+        for seq in step.decoding:
+            seq.placeholders -= 1
+            seq._known += 1
+        delivery.prefill_done = step.prefill_done
+        delivery.completed = finished
+        if finished:
+            self._finish(finished)
+        return delivery
+
+    def _finish(self, ended: list[Sequence]) -> bool:
+        """These leave what they hold. Whether one of them was waiting."""
+        counted = self.batch._counted
         ended_waiting = False
-        ended = [seq for seq in finished if seq.state != DONE]
         for seq in ended:
-            if seq.state == WAITING:
+            in_step = seq._pace is not None
+            if in_step:
+                self.tally.left(seq)
+                self.steady.leave(seq)
+            if seq.waiting:
                 ended_waiting = True
                 self.waiting.remove(seq)
+            elif counted is not None:
+                counted.release(seq)
             elif self.kv is not None:
                 self.kv.release(seq)
-            seq.state = DONE
-        delivery.completed = ended if ended_waiting else [seq for seq in self.running if seq.state == DONE]
-        self.running[:] = [seq for seq in self.running if seq.state == RUNNING]
+            if self.quick:
+                self.running.leave(seq, in_step)
+            seq.waiting = seq.running = False
+            seq.ended = True
+        return ended_waiting
+
+    def coast(self) -> bool:
+        """An iteration of those in step and nobody else; False, and nothing is done, if KV blocks are short."""
+        counted, steady = self.batch._counted, self.steady
+        if counted is not None:
+            blocks = steady.blocks_needed()
+            if blocks > counted.free:
+                return False
+            counted.free -= blocks
+        steady.advance()
+        self.serial += 1
+        return True
+
+    def fall_in(self) -> None:
+        """After a delivery: those that have nothing but decodes before them go in step, if bulk verbs serve them."""
+        batch, running = self.batch, self.running
+        if not batch._asked and not running.split:
+            return
+        before = running.loose()
+        if running.split and not before:
+            return
+        loose = []
+        for seq in before:
+            if batch._may_fall_in(seq):
+                self.steady.join(seq)
+                self.script.joined(seq)
+                self.tally.joined(seq)
+            else:
+                loose.append(seq)
+        running.part(loose)

@@ -1,25 +1,99 @@
 """The script of a simulated run: true output lengths, which no policy can see."""
 
+from __future__ import annotations
+
+from array import array
 from collections.abc import Iterable
 
-from batchlab.core.scheduler import Step
 from batchlab.core.sequence import Sequence
+from batchlab.core.steady import Steady
+from batchlab.core.step import Step
+
+BUCKETS = 4096  # a power of two; where this is compiled, a C constant
 
 
 class Script:
-    """Says which sequences end with a step's tokens. `outputs` are true lengths in tokens, by position in the input."""
+    """Says which sequences end with a step's tokens. `outputs` are true lengths in tokens, by position in the input.
 
-    def __init__(self, outputs: Iterable[int]) -> None:
-        self._left = list(outputs)
+    Of those that decode in step it knows the common step in which each emits its last token. They stand in a calendar:
+    a bucket for each step, which comes round again after BUCKETS steps.
+    """
+
+    def __init__(self, outputs: Iterable[int], steady: Steady) -> None:
+        self._left = array("q", outputs)  # tokens still to emit; for those in step, the common step of the last one
+        self._steady = steady
+        self._done: list[Sequence] = []
+        self._buckets: list[Sequence | None] = [None] * BUCKETS
+        self.next_due = 1  # nobody in step ends before this common step
 
     def finished(self, step: Step) -> list[Sequence]:
-        """The sequences whose last token the step emits, in scheduled order."""
-        done = []
+        """The sequences whose last token the step emits: in scheduled order, those in step behind the others."""
+        if self._done:
+            self._done = []
+        if step.sampled:
+            self._emit(step.sampled)
+        else:  # where nobody asks for the order
+            if step.decoding:
+                self._emit(step.decoding)
+            if step.prefill_done:
+                self._emit(step.prefill_done)
+            if step.steady and self._steady.steps >= self.next_due:
+                self._due()
+        return self._done
+
+    def _emit(self, sequences: list[Sequence]) -> None:
         left = self._left
-        for seq in step.sampled:
+        for seq in sequences:
             position = seq.position
             tokens = left[position] - 1
             left[position] = tokens
             if tokens == 0:
-                done.append(seq)
-        return done
+                self._done.append(seq)
+
+    def joined(self, seq: Sequence) -> None:
+        """It decodes in step from now on."""
+        due = self._steady.steps + self._left[seq.position]
+        self._left[seq.position] = due
+        bucket = due & (BUCKETS - 1)
+        seq._next = self._buckets[bucket]
+        self._buckets[bucket] = seq
+        if due < self.next_due:
+            self.next_due = due
+
+    def left(self, seq: Sequence) -> None:
+        """It falls out of step, before its last token."""
+        due = self._left[seq.position]
+        self._left[seq.position] = due - self._steady.steps
+        bucket = due & (BUCKETS - 1)
+        other = self._buckets[bucket]
+        if other is seq:
+            self._buckets[bucket] = seq._next
+        else:
+            while other._next is not seq:  # type: ignore[union-attr]  # it is in there
+                other = other._next  # type: ignore[union-attr]
+            other._next = seq._next  # type: ignore[union-attr]
+        seq._next = None
+
+    def look_ahead(self, most: int) -> int:
+        """The first common step in which anyone may end, if it is not later than `most` from now."""
+        end = self._steady.steps + most
+        while self.next_due < end and self._buckets[self.next_due & (BUCKETS - 1)] is None:
+            self.next_due += 1
+        return self.next_due
+
+    def _due(self) -> None:
+        steps = self._steady.steps
+        bucket = steps & (BUCKETS - 1)
+        seq = self._buckets[bucket]
+        later = None
+        while seq is not None:
+            following = seq._next
+            if self._left[seq.position] == steps:
+                seq._next = None
+                self._done.append(seq)
+            else:
+                seq._next = later
+                later = seq
+            seq = following
+        self._buckets[bucket] = later
+        self.next_due = steps + 1

@@ -4,6 +4,9 @@ from typing import Any, Protocol
 
 from batchlab.core.work import Work
 
+LONGEST = 1 << 62
+"""No step takes longer; the run ends with an error before the clock gets there."""
+
 
 class CostModel(Protocol):
     """How long a step takes, as an integer of at least 1 in `unit`."""
@@ -22,3 +25,27 @@ class CostModel(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Name and coefficients, as the trace's header states them."""
+
+
+class StepTime:
+    """What the loop asks for a step's duration: the compiled part of a cost model, or of any other one a wrapper."""
+
+    def duration(self, work: Work) -> int:
+        """Duration of a step that does this work, which is not nothing."""
+        raise NotImplementedError
+
+
+class OtherTime(StepTime):
+    """Asks a cost model that has no compiled part."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self._cost = cost
+
+    def duration(self, work: Work) -> int:
+        """What the cost model says."""
+        return min(self._cost.duration(work), LONGEST)
+
+
+def timer(cost: CostModel) -> StepTime:
+    """How the loop asks a cost model."""
+    return cost if isinstance(cost, StepTime) else OtherTime(cost)

@@ -4,10 +4,46 @@ import math
 from typing import Any
 
 from batchlab.core.work import Work
+from batchlab.costs.base import LONGEST, StepTime
 from batchlab.errors import SettingError
 
+SAFE = float(1 << 60)
+"""Sums below it, and each of their terms, fit 64 bits."""
 
-class Linear:
+
+class LinearTime(StepTime):
+    """The sum that a linear cost is; docs at Linear. In whole numbers where all coefficients are, else in floats."""
+
+    def __init__(
+        self,
+        per_iteration: float,
+        prefill_token: float,
+        decode_token: float,
+        context_token: float,
+        moved_block: float,
+    ) -> None:
+        coefficients = (per_iteration, prefill_token, decode_token, context_token, moved_block)
+        self._whole = all(isinstance(coefficient, int) for coefficient in coefficients)
+        self._a, self._b, self._c, self._d, self._e = map(float, coefficients)
+        if self._whole:
+            self._i, self._j, self._k, self._l, self._m = map(int, coefficients)
+
+    def duration(self, work: Work) -> int:
+        """The stated sum, rounded."""
+        decodes = work.decode_tokens + work.padding_tokens
+        total = self._a + self._b * work.prefill_tokens + self._c * decodes + self._d * work.context_tokens
+        total += self._e * work.moved_blocks
+        if total >= SAFE:
+            return LONGEST
+        if self._whole:
+            exact = self._i + self._j * work.prefill_tokens + self._k * decodes
+            exact += self._l * work.context_tokens + self._m * work.moved_blocks
+            return exact if exact > 1 else 1
+        exact = int(total + 0.5)
+        return exact if exact > 1 else 1
+
+
+class Linear(LinearTime):
     """per_iteration + prefill_token * prefill tokens + decode_token * decode tokens + context_token * context tokens.
 
     Context tokens are the keys and values that the step reads: over all requests in it, the tokens computed after it.
@@ -44,18 +80,7 @@ class Linear:
                 raise SettingError(name, value, "must be a number from 0 to 2^40", section="cost")
         if not any(self.coefficients.values()):
             raise SettingError("per_iteration", 0, "at least one coefficient must be above 0", section="cost")
-
-    def duration(self, work: Work) -> int:
-        """The stated sum, rounded."""
-        c = self.coefficients
-        total = (
-            c["per_iteration"]
-            + c["prefill_token"] * work.prefill_tokens
-            + c["decode_token"] * (work.decode_tokens + work.padding_tokens)
-            + c["context_token"] * work.context_tokens
-            + c["moved_block"] * work.moved_blocks
-        )
-        return max(1, math.floor(total + 0.5)) if isinstance(total, float) else max(1, total)
+        super().__init__(per_iteration, prefill_token, decode_token, context_token, moved_block)
 
     def describe(self) -> dict[str, Any]:
         """The coefficients by name."""

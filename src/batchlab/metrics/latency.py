@@ -1,70 +1,109 @@
 """Latencies and throughput of a run: means and percentiles over its requests, and over all gaps between its tokens.
 
 Percentiles interpolate linearly between the two nearest samples, as numpy does by default; on whole numbers they are
-computed in integers and are exact until they become a float.
+computed in integers and are exact until they become a float. Gaps are counted in a histogram: of many different ones
+the percentiles have an error, which the figures state.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchlab.metrics.result import RequestResult
+import numpy as np
+import numpy.typing as npt
+
+from batchlab.core.histogram import ERROR, Histogram
+from batchlab.core.tally import NEVER, RESULTS, Tally
 
 PERCENTILES = (50, 90, 95, 99)
 Figures = dict[str, Any]
-"""count, mean, p50, p90, p95, p99, max; where the count is 0 all others are None."""
+"""count, mean, p50, p90, p95, p99, max; where the count is 0 all others are None. error, where it is not 0: how far a
+percentile may be off, relatively."""
+
+Integers = npt.NDArray[np.int64]
 
 
-def latencies(results: Sequence[RequestResult], gaps: Mapping[int, int]) -> dict[str, Figures]:
-    """The figures of every latency by name. gaps: how often each time between consecutive tokens occurred."""
-    done = [r for r in results if r.completed_time is not None]
+def latencies(tally: Tally, arrival: Integers) -> dict[str, Figures]:
+    """The figures of every latency by name. arrival: of every request, by position."""
+    size = slice(0, tally.count)
+    result, first, last, emitted, scheduled, gap = (
+        np.asarray(column)[size]
+        for column in (
+            tally.result,
+            tally.first_time,
+            tally.last_time,
+            tally.tokens,
+            tally.first_scheduled,
+            tally.max_itl,
+        )
+    )
+    done = result == RESULTS.index("completed")
+    answered = first != NEVER
+    ran = scheduled != NEVER
+    took = (last - arrival)[done]
+    tokens = emitted[done]
+    several = tokens > 1
     return {
-        "ttft": figures(_known(r.since_arrival(r.first_time) for r in results)),
-        "tpot": figures([_tpot(r) for r in done if r.emitted > 1]),
-        "itl": weighted_figures(gaps),
-        "e2el": figures(_known(r.since_arrival(r.completed_time) for r in done)),
-        "ntpot": figures([(r.completed_time - r.request.arrival) / r.emitted for r in done]),  # type: ignore[operator]
-        "queue_time": figures(_known(r.since_arrival(r.first_scheduled) for r in results)),
-        "max_itl": figures(_known(r.max_itl for r in results)),
+        "ttft": figures((first - arrival)[answered]),
+        "tpot": figures(((last - first)[done] / np.maximum(tokens - 1, 1))[several]),
+        "itl": gap_figures(tally.gaps),
+        "e2el": figures(took),
+        "ntpot": figures(took / tokens),
+        "queue_time": figures((scheduled - arrival)[ran]),
+        "max_itl": figures(gap[answered]),
     }
 
 
-def throughput(results: Sequence[RequestResult], unit: str) -> dict[str, Any]:
+def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:
     """Completed requests and their output tokens over the time from the first arrival to the last completion.
 
     In a clock of ns the rates are per second, in any other per unit. None where nothing was completed.
     """
-    done = [r for r in results if r.completed_time is not None]
-    tokens = sum(r.emitted for r in done)
-    found: dict[str, Any] = {"completed": len(done), "output_tokens": tokens, "per": "s" if unit == "ns" else unit}
-    if not done:
+    size = slice(0, tally.count)
+    done = np.asarray(tally.result)[size] == RESULTS.index("completed")
+    completed = int(done.sum())
+    tokens = int(np.asarray(tally.tokens)[size][done].sum())
+    found: dict[str, Any] = {"completed": completed, "output_tokens": tokens, "per": "s" if unit == "ns" else unit}
+    if not completed:
         return {**found, "span": None, "request_rate": None, "output_token_rate": None}
-    last = max(r.completed_time for r in done if r.completed_time is not None)
-    span = last - min(r.request.arrival for r in results)
+    span = int(np.asarray(tally.last_time)[size][done].max()) - int(arrival.min())
     scale = 10**9 if unit == "ns" else 1
     return {
         **found,
         "span": span,
-        "request_rate": len(done) * scale / span,
+        "request_rate": completed * scale / span,
         "output_token_rate": tokens * scale / span,
     }
 
 
-def figures(samples: Sequence[int] | Sequence[float]) -> Figures:
+def figures(samples: Any) -> Figures:
     """The figures of samples that each count once."""
-    ordered = sorted(samples)
-    if not ordered:
+    samples = np.asarray(samples)
+    count = len(samples)
+    if not count:
         return _none()
-    count = len(ordered)
-    total = sum(ordered) if all(type(sample) is int for sample in ordered) else math.fsum(ordered)
-    percentiles = {}
-    for percent in PERCENTILES:
-        below, hundredths = divmod(percent * (count - 1), 100)
-        above = min(below + 1, count - 1)
-        percentiles[f"p{percent}"] = _between(ordered[below], ordered[above], hundredths)
-    return {"count": count, "mean": total / count, **percentiles, "max": ordered[-1]}
+    ranks = sorted({rank for percent in PERCENTILES for rank in _neighbours(percent, count)})
+    parted = np.partition(samples, ranks)
+    at = {rank: parted[rank].item() for rank in ranks}
+    largest = samples.max().item()
+    return {"count": count, "mean": _sum(samples, largest) / count, **_percentiles(at, count), "max": largest}
+
+
+def _sum(samples: npt.NDArray[Any], largest: float) -> float:
+    """Exact for whole numbers, and for all but very many floats."""
+    if samples.dtype.kind == "i":
+        return int(samples.sum()) if largest < (1 << 62) // len(samples) else sum(samples.tolist())
+    return math.fsum(samples) if len(samples) <= 100_000 else float(samples.sum())
+
+
+def gap_figures(gaps: Histogram) -> Figures:
+    """The figures of all gaps between two consecutive tokens of a request."""
+    found = weighted_figures(dict(gaps.items()))
+    if gaps.exact or not gaps.count:
+        return found
+    return {**found, "mean": gaps.total / gaps.count, "max": gaps.largest, "error": ERROR}
 
 
 def weighted_figures(counts: Mapping[int, int]) -> Figures:
@@ -74,16 +113,23 @@ def weighted_figures(counts: Mapping[int, int]) -> Figures:
         return _none()
     count = sum(times for _, times in ordered)
     total = sum(sample * times for sample, times in ordered)
-    wanted: list[int] = []
-    for percent in PERCENTILES:
-        below = percent * (count - 1) // 100
-        wanted += [below, min(below + 1, count - 1)]
+    wanted = [rank for percent in PERCENTILES for rank in _neighbours(percent, count)]
     at = _at_ranks(ordered, wanted)
-    percentiles = {}
+    return {"count": count, "mean": total / count, **_percentiles(at, count), "max": ordered[-1][0]}
+
+
+def _neighbours(percent: int, count: int) -> tuple[int, int]:
+    """The places of the two samples between which a percentile lies."""
+    below = percent * (count - 1) // 100
+    return below, min(below + 1, count - 1)
+
+
+def _percentiles(at: Mapping[int, float], count: int) -> dict[str, float]:
+    found = {}
     for percent in PERCENTILES:
-        below, hundredths = divmod(percent * (count - 1), 100)
-        percentiles[f"p{percent}"] = _between(at[below], at[min(below + 1, count - 1)], hundredths)
-    return {"count": count, "mean": total / count, **percentiles, "max": ordered[-1][0]}
+        below, above = _neighbours(percent, count)
+        found[f"p{percent}"] = _between(at[below], at[above], percent * (count - 1) % 100)
+    return found
 
 
 def _at_ranks(ordered: Iterable[tuple[int, int]], ranks: Iterable[int]) -> dict[int, int]:
@@ -103,14 +149,6 @@ def _between(lower: float, upper: float, hundredths: int) -> float:
     if type(lower) is int and type(upper) is int:
         return (lower * (100 - hundredths) + upper * hundredths) / 100
     return lower + (upper - lower) * (hundredths / 100)
-
-
-def _tpot(r: RequestResult) -> float:
-    return (r.completed_time - r.first_time) / (r.emitted - 1)  # type: ignore[operator]
-
-
-def _known(values: Iterable[int | None]) -> list[int]:
-    return [value for value in values if value is not None]
 
 
 def _none() -> Figures:

@@ -3,49 +3,28 @@
 from typing import Any
 
 from batchlab.clients.request import Request
+from batchlab.core.tally import NEVER, RESULTS, Tally
 
 
 class RequestResult:
     """What became of one request. Times in the clock's unit; None where a time does not apply."""
 
-    __slots__ = (
-        "completed_iteration",
-        "completed_time",
-        "dropped_tokens",
-        "emitted",
-        "first_iteration",
-        "first_scheduled",
-        "first_time",
-        "in_decode",
-        "last_time",
-        "max_itl",
-        "output_times",
-        "preemptions",
-        "reason",
-        "recomputed_tokens",
-        "request",
-        "result",
-        "retries",
-    )
-
-    def __init__(self, request: Request, keep_times: bool) -> None:
+    def __init__(self, request: Request, tally: Tally, position: int, output_times: list[int] | None = None) -> None:
+        result = RESULTS[tally.result[position]]
         self.request = request
-        self.result = "pending"
-        self.reason: str | None = None
-        self.first_scheduled: int | None = None
-        self.first_iteration: int | None = None
-        self.first_time: int | None = None
-        self.last_time = 0
-        self.emitted = 0
-        self.completed_iteration: int | None = None
-        self.completed_time: int | None = None
-        self.max_itl: int | None = None
-        self.preemptions = 0
-        self.recomputed_tokens = 0
-        self.dropped_tokens = 0
-        self.retries = 0
-        self.in_decode = False
-        self.output_times: list[int] | None = [] if keep_times else None
+        self.result = result
+        self.reason = tally.reasons.get(position)
+        self.first_scheduled = _known(tally.first_scheduled[position])
+        self.first_iteration = _known(tally.first_iteration[position])
+        self.first_time = _known(tally.first_time[position])
+        self.emitted = tally.tokens[position]
+        self.completed_iteration = _known(tally.completed_iteration[position])
+        self.completed_time = tally.last_time[position] if result == "completed" else None
+        self.max_itl = _known(tally.max_itl[position])
+        self.preemptions = tally.times_preempted[position]
+        self.recomputed_tokens = tally.recomputed[position]
+        self.attempts = 0 if result == "pending" else tally.times_retried[position] + (result != "retrying")
+        self.output_times = output_times
 
     def since_arrival(self, time: int | None) -> int | None:
         """A point in time as a latency."""
@@ -70,8 +49,12 @@ class RequestResult:
             "max_itl": self.max_itl,
             "preemptions": self.preemptions,
             "recomputed_tokens": self.recomputed_tokens,
-            "attempts": 0 if self.result == "pending" else self.retries + (self.result != "retrying"),
+            "attempts": self.attempts,
         }
         if self.output_times is not None:
             entry["output_times"] = self.output_times
         return entry
+
+
+def _known(time: int) -> int | None:
+    return None if time == NEVER else time

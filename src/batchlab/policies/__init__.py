@@ -7,6 +7,8 @@ import pkgutil
 from pathlib import Path
 from typing import Any
 
+from batchlab.core.batch import Batch
+from batchlab.core.limits import Limits
 from batchlab.errors import InputError, nearest
 from batchlab.policies.base import Policy
 from batchlab.settings import LimitSettings, parameters
@@ -58,6 +60,7 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "steps_in_flight": tuple(range(1, 65)),
     "pipeline_stages": tuple(range(1, 65)),
     "own_queue": (False, True),
+    "coasts": (False, True),
 }
 
 
@@ -74,6 +77,32 @@ def on_arrival(policy: Any) -> Any:
     """A policy's door; a class of one's own without one has the default door."""
     own = getattr(policy, "on_arrival", None)
     return own if own is not None else Policy().on_arrival
+
+
+def open_door(policy: Any, limits: Limits, batch: Batch) -> tuple[int, int] | None:
+    """Bounds within which a policy's door only lets newcomers stand in line; None if it looks at everyone."""
+    if getattr(policy, "on_arrival", None) is None:
+        return Policy().open_door(limits, batch)
+    if not _speaks_of(policy, "open_door", "on_arrival"):
+        return None
+    found: tuple[int, int] | None = policy.open_door(limits, batch)
+    return found
+
+
+def coasts(policy: Any) -> bool:
+    """Whether a policy's plan stays the same while nothing happens."""
+    return _speaks_of(policy, "coasts", "plan") and bool(policy.coasts)
+
+
+def _speaks_of(policy: Any, promise: str, method: str) -> bool:
+    """Whether a promise is about the very method that the policy has, not about one that a subclass has replaced."""
+    for owner in (policy, *type(policy).__mro__):
+        names = getattr(owner, "__dict__", {})
+        if promise in names:
+            return True
+        if method in names:
+            return False
+    return False
 
 
 def _class_in(module_name: str) -> type[Policy] | None:

@@ -3,7 +3,7 @@
 from typing import Any, ClassVar
 
 from batchlab.core.batch import Batch
-from batchlab.core.limits import Limits
+from batchlab.core.limits import NO_LIMIT, Limits
 from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Wait
@@ -63,6 +63,10 @@ class Policy:
     counts_ns: bool = False
     """Whether it has times of its own, so that the clock has to count ns."""
 
+    coasts: ClassVar[bool] = False
+    """Whether its plan stays the same while nothing happens: as long as all that run decode, and nobody arrives, ends
+    or lacks a KV block, everybody gets a token, and whoever was not let in stays out. The loop then need not ask."""
+
     reserved_blocks: ClassVar[int] = 0
     """KV blocks of num_gpu_blocks that the engine keeps for itself."""
 
@@ -73,6 +77,13 @@ class Policy:
         """A request is at the door. By default it goes to the back of the queue, or is rejected if that is full."""
         if batch.enqueue(seq):
             batch.reject(seq, "queue full")
+
+    def open_door(self, limits: Limits, batch: Batch) -> tuple[int, int] | None:
+        """Bounds of prompt and max_tokens within which a newcomer surely goes to the back of the queue.
+
+        None if `on_arrival` has to look at everyone; so it is for a subclass with a door of its own that says nothing.
+        """
+        return NO_LIMIT, NO_LIMIT
 
     def plan(self, view: View, batch: Batch) -> str | Wait | None:
         """Build this iteration's batch. The answer may say why; a Wait says until when nothing is to be scheduled."""

@@ -38,7 +38,7 @@ class LatencyAware(Policy):
         """Admit, decode, then chunks while there is time left."""
         batch.admit_waiting()
         batch.decode_all()
-        if not batch.entries:
+        if batch.empty:
             batch.prefill_all()
             return None
         for seq in view.prefilling:

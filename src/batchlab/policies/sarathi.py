@@ -40,6 +40,4 @@ class Sarathi(Policy):
         """Rules 1 to 3."""
         batch.decode_all()
         batch.prefill_all()
-        while view.waiting.head is not None:
-            if batch.schedule(view.waiting.head):  # a refusal: no seat or no token is left
-                break
+        batch.schedule_waiting()

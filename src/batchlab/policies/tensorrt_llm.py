@@ -53,7 +53,7 @@ from typing import Any, ClassVar, Literal
 from batchlab.core.batch import Batch
 from batchlab.core.limits import NO_LIMIT, Limits
 from batchlab.core.scheduler import View
-from batchlab.core.sequence import RUNNING, Sequence
+from batchlab.core.sequence import Sequence
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy, exhausted
 
@@ -127,7 +127,7 @@ class TensorRtLlm(Policy):
         for seq, tokens in [*contexts, *((seq, 1) for seq in generation)]:
             refusal = batch.schedule(seq, tokens)
             assert refusal is None, f"{seq} fits, yet {refusal}"
-        if not batch.entries and view.waiting.head is not None:
+        if batch.empty and view.waiting.head is not None:
             return "the first of the list cannot run now"
         return None
 
@@ -180,7 +180,7 @@ class TensorRtLlm(Policy):
         """Why a request can never go on, if it cannot."""
         if batch.blocks_for(seq.known) > batch.total_blocks:
             return exhausted(batch)
-        if not self.enable_chunked_context and seq.state != RUNNING and seq.known > budget_of(view):
+        if not self.enable_chunked_context and not seq.running and seq.known > budget_of(view):
             return f"prompt and output exceed max_num_tokens = {budget_of(view)} without enable_chunked_context"
         return None
 
@@ -237,12 +237,12 @@ def equal_progress(wanted: list[int], left: int, unit: int) -> list[int]:
 
 def in_generation(seq: Sequence) -> bool:
     """Whether its whole context is computed."""
-    return seq.state == RUNNING and seq.prefill_left == 0
+    return seq.running and seq.prefill_left == 0
 
 
 def next_step(seq: Sequence, batch: Batch) -> int:
     """Rules 1 and 2: the blocks that its next step takes."""
-    if seq.state != RUNNING:
+    if not seq.running:
         return batch.blocks_for(seq.known)
     return batch.blocks_for(seq.computed + 1) - seq.held if in_generation(seq) else 0
 

@@ -33,7 +33,7 @@ from typing import Any, Literal
 from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.core.scheduler import View
-from batchlab.core.sequence import RUNNING, Sequence
+from batchlab.core.sequence import Sequence
 from batchlab.core.work import Wait
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy
@@ -98,12 +98,12 @@ class TritonIterative(Policy):
     def plan(self, view: View, batch: Batch) -> str | Wait | None:
         """Rules 3 and 4, then one execution, or none yet."""
         self._take_slots(view, batch)
-        ran = [seq for seq in self._ran if seq.state == RUNNING]
-        self._since = {seq: since for seq, since in self._since.items() if seq.state == RUNNING}
+        ran = [seq for seq in self._ran if seq.running]
+        self._since = {seq: since for seq, since in self._since.items() if seq.running}
         for seq in ran:
             self._since[seq] = view.now
-        self._queue = [seq for seq in self._queue if seq.state == RUNNING] + ran
-        self._slots = [None if seq is None or seq.state != RUNNING else seq for seq in self._slots]
+        self._queue = [seq for seq in self._queue if seq.running] + ran
+        self._slots = [None if seq is None or not seq.running else seq for seq in self._slots]
         self._take_slots(view, batch, waited=True)
         taken, until = self._direct(view, batch) if self.strategy == "direct" else self._oldest(view)
         for seq in taken:

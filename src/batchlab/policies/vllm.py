@@ -49,19 +49,122 @@ Not modelled: speculative decoding, encoder inputs, LoRA, KV connectors, several
 windows, structured output.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 from batchlab.core.batch import Batch
-from batchlab.core.limits import Limits
+from batchlab.core.limits import NO_LIMIT, Limits
 from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy, exhausted, require_budget
-from batchlab.policies.victims import RULES
+from batchlab.policies.victims import RULES, VictimRule
+
+TOKENS = Refusal.TOKENS
+BLOCKS = Refusal.BLOCKS
 
 
-class Vllm(Policy):
+class Walk:
+    """A step: rules 1 to 12. Compiled where that is possible.
+
+    Its methods are no places for rules of one's own: what `coasts` and `open_door` promise is about these.
+    """
+
+    def __init__(
+        self,
+        cap: int,
+        adaptive: bool,
+        chunked: bool,
+        watermark: float,
+        reserve_all: bool,
+        victim: VictimRule,
+        mode: str,
+        place: str,
+        in_flight: bool,
+    ) -> None:
+        self._cap = cap
+        self._adaptive = adaptive
+        self._chunked = chunked
+        self._watermark = watermark
+        self._reserve_all = reserve_all
+        self._victim = victim
+        self._mode = mode
+        self._place = place
+        self._in_flight = in_flight
+
+    def plan(self, view: View, batch: Batch) -> str | None:
+        """Rule 1: the running list, then the queue; rule 7: no admission in a step that preempted."""
+        cap = self._chunk_cap(view, batch) if self._cap else None
+        most_of = partial(self._most, view, batch) if self._in_flight else None
+        short = batch.schedule_running(cap, most_of)
+        if short is not None:
+            self._make_room(short, view, batch, cap, most_of)
+        if batch.preempted:
+            return "preempted, so nobody is admitted in this step"
+        held_up = self._walk_waiting(view, batch, cap)
+        if self._in_flight and held_up is None and batch.empty and view.num_running:
+            return "waits for a step in flight"
+        return held_up
+
+    def _chunk_cap(self, view: View, batch: Batch) -> int | None:
+        """Rule 3: the most tokens of any one request, None without a cap."""
+        count = view.num_running + len(view.waiting)
+        if count <= 1:
+            return None
+        return max(self._cap, batch.tokens_left // count) if self._adaptive else self._cap
+
+    def _most(self, view: View, batch: Batch, seq: Sequence) -> int:
+        """Rules 2 and 20: what a running request may get at most while a step is in flight."""
+        if seq.placeholders and seq.computed + 2 - seq.placeholders >= seq.prompt_tokens + seq.max_tokens:
+            return 0  # its last token is on its way
+        if seq.placeholders and batch.blocks_for(seq.computed + seq.left) > batch.total_blocks:
+            return 0  # the token on its way may be its last
+        longest = view.limits.max_model_len
+        return seq.left if longest is None else longest - seq.computed - 1
+
+    def _make_room(
+        self,
+        short: Sequence | None,
+        view: View,
+        batch: Batch,
+        cap: int | None,
+        most_of: Callable[[Sequence], int] | None,
+    ) -> None:
+        """Rule 5: while a running request lacks blocks a victim is preempted, in the end the request itself."""
+        while short is not None:
+            if batch.blocks_for(short.computed + batch.wanted) > batch.total_blocks:
+                batch.fail(short, exhausted(batch))
+            else:
+                victim = self._victim(view.running)
+                batch.preempt(victim, self._mode, self._place)
+                if victim is short:
+                    return
+            short = batch.schedule_running(cap, most_of)
+
+    def _walk_waiting(self, view: View, batch: Batch, cap: int | None) -> str | None:
+        """Rules 8 to 12: the head or nobody. Returns what holds the head up."""
+        spare = int(self._watermark * (batch.total_blocks + 1)) if self._watermark else 0  # rule 12
+        while True:
+            refusal = batch.schedule_waiting(cap, not self._chunked, spare, self._reserve_all)
+            if refusal is TOKENS and not self._chunked and batch.tokens_left:  # rule 10
+                return "the head of the queue needs more tokens than the budget has left"
+            if refusal is not BLOCKS:
+                return None
+            seq = view.waiting.head
+            assert seq is not None
+            if batch.blocks_for(seq.known) <= batch.total_blocks:
+                return self._lack(seq, batch, spare if view.num_running else 0)
+            batch.fail(seq, exhausted(batch))
+
+    def _lack(self, seq: Sequence, batch: Batch, spare: int) -> str:
+        if self._reserve_all and batch.blocks_to_admit(seq, seq.known) > batch.free_blocks - spare:  # rule 11
+            return "the head of the queue cannot get KV blocks for all its tokens"
+        return "the head of the queue cannot get KV blocks"
+
+
+class Vllm(Walk, Policy):
     """Running requests first, in admission order, then waiting ones, under one token budget; preemption by recompute.
 
     The settings have vLLM's names; `scheduling_policy` is its `--scheduling-policy`. num_gpu_blocks counts the null
@@ -80,6 +183,7 @@ class Vllm(Policy):
     )
     own_queue = True
     reserved_blocks = 1
+    coasts = True
 
     def __init__(
         self,
@@ -109,9 +213,30 @@ class Vllm(Policy):
         by_priority = scheduling_policy == "priority"
         self.steps_in_flight = 2 if async_scheduling else 1  # rule 20
         self.queue_key = priority_key if by_priority else None
-        self._place = "key" if by_priority else "front"  # rule 6
-        self._victim = RULES[victim or ("priority" if by_priority else "last-admitted")]
-        self.victim_rule = f"{self._victim.__doc__}".split(",")[0].strip(". ") + f" ({scheduling_policy})"
+        rule = RULES[victim or ("priority" if by_priority else "last-admitted")]
+        place = "key" if by_priority else "front"  # rule 6
+        Walk.__init__(
+            self,
+            long_prefill_token_threshold,
+            long_prefill_token_threshold_adaptive,
+            enable_chunked_prefill,
+            watermark,
+            scheduler_reserve_full_isl,
+            rule,
+            preemption_mode,
+            place,
+            async_scheduling,
+        )
+        self.victim_rule = f"{rule.__doc__}".split(",")[0].strip(". ") + f" ({scheduling_policy})"
+
+    def open_door(self, limits: Limits, batch: Batch) -> tuple[int, int] | None:
+        """Rules 22 and 23 as bounds of prompt and max_tokens; with a bounded door everyone is looked at."""
+        if self.max_num_queued_reqs is not None or self.max_num_queued_tokens is not None:
+            return None
+        prompt = NO_LIMIT if limits.num_gpu_blocks is None else batch.total_blocks * limits.block_size
+        if not self.enable_chunked_prefill and limits.max_num_batched_tokens is not None:
+            prompt = min(prompt, limits.max_num_batched_tokens)
+        return prompt, NO_LIMIT if limits.max_model_len is None else limits.max_model_len
 
     def check(self, limits: Limits, requests: Any) -> None:
         """Refuse what vLLM refuses at start, and what has no meaning."""
@@ -157,89 +282,6 @@ class Vllm(Policy):
             if queued + seq.prompt_tokens > tokens:
                 return "max_num_queued_tokens reached"
         return None
-
-    def plan(self, view: View, batch: Batch) -> str | None:
-        """Rule 1: the running list, then the queue; rule 7: no admission in a step that preempted."""
-        cap = self._chunk_cap(view, batch)
-        self._walk_running(view, batch, cap)
-        if batch.preempted:
-            return "preempted, so nobody is admitted in this step"
-        held_up = self._walk_waiting(view, batch, cap)
-        if held_up is None and view.num_running and not batch.entries:
-            return "waits for a step in flight"
-        return held_up
-
-    def _chunk_cap(self, view: View, batch: Batch) -> int | None:
-        """Rule 3: the most tokens of any one request, None without a cap."""
-        count = view.num_running + len(view.waiting)
-        threshold = self.long_prefill_token_threshold
-        if threshold == 0 or count <= 1:
-            return None
-        if self.long_prefill_token_threshold_adaptive:
-            return max(threshold, batch.tokens_left // count)
-        return threshold
-
-    def _walk_running(self, view: View, batch: Batch, cap: int | None) -> None:
-        """Rules 2 and 5: each its chunk; who finds no block has a victim preempted until it fits or is the victim."""
-        running = view.running
-        cursor = 0
-        while cursor < len(running) and batch.tokens_left > 0:
-            seq = running[cursor]
-            tokens = self._running_chunk(seq, view, batch, cap)
-            if tokens > 0 and batch.blocks_for(seq.computed + tokens) > batch.total_blocks:
-                if seq.placeholders:  # a token on its way may be its last
-                    cursor += 1
-                    continue
-                batch.fail(seq, exhausted(batch))
-                del running[cursor]
-                continue
-            while tokens > 0 and batch.schedule(seq, tokens) is Refusal.BLOCKS:
-                victim = self._victim(running)
-                place = running.index(victim)
-                batch.preempt(victim, self.preemption_mode, self._place)
-                if victim is seq:
-                    return
-                del running[place]
-                if place < cursor:
-                    cursor -= 1
-            cursor += 1
-
-    def _running_chunk(self, seq: Sequence, view: View, batch: Batch, cap: int | None) -> int:
-        last = seq.prompt_tokens + seq.max_tokens
-        if seq.placeholders and seq.computed + 2 - seq.placeholders >= last:  # rule 20: its last token is on its way
-            return 0
-        tokens = min(seq.left, batch.tokens_left)
-        if cap is not None:
-            tokens = min(tokens, cap)
-        if view.limits.max_model_len is not None:
-            tokens = min(tokens, view.limits.max_model_len - seq.computed - 1)
-        return max(tokens, 0)
-
-    def _walk_waiting(self, view: View, batch: Batch, cap: int | None) -> str | None:
-        """Rules 8 to 12: the head or nobody. Returns what holds the head up."""
-        while batch.tokens_left > 0 and batch.seats_left > 0 and view.waiting.head is not None:
-            seq = view.waiting.head
-            if batch.blocks_for(seq.known) > batch.total_blocks:
-                batch.fail(seq, exhausted(batch))
-                continue
-            hit = batch.cached_tokens(seq)
-            tokens = seq.left - hit
-            if cap is not None:
-                tokens = min(tokens, cap)
-            if not self.enable_chunked_prefill and tokens > batch.tokens_left:  # rule 10
-                return "the head of the queue needs more tokens than the budget has left"
-            tokens = min(tokens, batch.tokens_left)
-            reserve = self._watermark_blocks(batch) if view.num_running else 0  # rule 12
-            free = batch.free_blocks - reserve
-            if self.scheduler_reserve_full_isl and batch.blocks_to_admit(seq, seq.known) > free:  # rule 11
-                return "the head of the queue cannot get KV blocks for all its tokens"
-            if batch.blocks_to_admit(seq, seq.computed + hit + tokens) > free:
-                return "the head of the queue cannot get KV blocks"
-            batch.schedule(seq, tokens)
-        return None
-
-    def _watermark_blocks(self, batch: Batch) -> int:
-        return int(self.watermark * (batch.total_blocks + 1))
 
 
 def priority_key(seq: Sequence) -> tuple[int, int, str]:

@@ -72,7 +72,7 @@ class VllmV0(Policy):
     def plan(self, view: View, batch: Batch) -> str | None:
         """Rules 1 to 3."""
         reason = self._prefill(view, batch)
-        if not batch.entries:
+        if batch.empty:
             self._decode(view, batch)
             self._swap_in(view, batch)
         return reason

@@ -1,0 +1,60 @@
+cimport cython
+from batchlab.core.blocks cimport CountedBlocks
+from batchlab.core.queue cimport WaitingQueue
+from batchlab.core.running cimport Running
+from batchlab.core.script cimport Script
+from batchlab.core.sequence cimport Sequence
+from batchlab.core.steady cimport Steady
+from batchlab.core.tally cimport Tally
+from batchlab.core.work cimport Work
+
+
+cdef class Verbs:
+    cdef public long long now
+    cdef public list admitted, preempted, rejected, dropped, cached
+    cdef public long long moved_blocks, padding_tokens, plain_steps, wanted
+    cdef object _kv, _shed, _estimator, _holds
+    cdef CountedBlocks _counted
+    cdef Steady _steady
+    cdef Script _script
+    cdef Tally _tally
+    cdef Sequence _hits_for, _stopped_at
+    cdef list _hits, _entries
+    cdef bint _details, _asked, _mixed, _holds_computed
+    cdef long long _place
+    cdef Running _running
+    cdef WaitingQueue _waiting
+    cdef long long _no_limit, _seat_cap, _queue_cap, _budget, _left
+
+    cpdef _open(self, long long now)
+    cpdef bint _anybody_left(self)
+    cpdef _new_lists(self)
+    cpdef admit(self, Sequence seq)
+    cpdef schedule(self, Sequence seq, object at_most=*)
+    cpdef enqueue(self, Sequence seq)
+    cpdef preempt(self, Sequence seq, object mode=*, object place=*)
+    cpdef reject(self, Sequence seq, object reason)
+    cpdef fail(self, Sequence seq, object reason)
+    cpdef long long blocks_for(self, long long tokens)
+    cpdef long long cached_tokens(self, Sequence seq)
+    cpdef long long blocks_to_admit(self, Sequence seq, long long tokens)
+    @cython.locals(work=Work, after=longlong)
+    cpdef estimate(self, Sequence seq=*, long long tokens=*)
+    @cython.locals(tokens=longlong, hits=list)
+    cpdef _schedule(self, Sequence seq, long long most)
+    @cython.locals(
+        seq=Sequence, tokens=longlong, after=longlong,
+        prefill=longlong, decode=longlong, context=longlong, prefill_context=longlong, samples=longlong,
+    )
+    cpdef _work(self, Work step)
+    cpdef _fall_out(self, Sequence seq)
+    @cython.locals(seq=Sequence, given=bint)
+    cpdef _take_apart(self)
+    cpdef _drop(self, Sequence seq, object result, object reason)
+    cpdef _lookup(self, Sequence seq)
+    @cython.locals(covered=longlong)
+    cpdef bint _blocks_suffice(self, Sequence seq, long long tokens, list hits)
+    cpdef _allocate(self, Sequence seq, long long tokens, list hits)
+    cpdef long long _held_tokens(self, Sequence seq, long long computed)
+    cpdef _release(self, Sequence seq)
+    cpdef _refund(self, Sequence seq)

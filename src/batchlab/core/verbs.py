@@ -1,0 +1,436 @@
+"""The verbs of a batch: what a policy can do with a single sequence, and the mechanism behind them."""
+
+from collections.abc import Callable
+from operator import index
+from typing import Any
+
+from batchlab.core.blocks import CountedBlocks, HashedBlocks
+from batchlab.core.limits import NO_LIMIT, Limits
+from batchlab.core.queue import WaitingQueue
+from batchlab.core.running import Running
+from batchlab.core.sequence import DECODE, PREFILL, Sequence
+from batchlab.core.steady import Steady
+from batchlab.core.work import Refusal, Work
+
+MOST_PADDING = 1 << 40
+MODES = ("keep", "recompute", "swap")
+PLACES = ("front", "back", "key")
+NO_HITS: list[int] = []
+
+SEATS = Refusal.SEATS
+TOKENS = Refusal.TOKENS
+BLOCKS = Refusal.BLOCKS
+QUEUE = Refusal.QUEUE
+NOTHING = Refusal.NOTHING
+CLOSED = Refusal.CLOSED
+
+
+class Verbs:
+    """Builds one iteration's batch. Every verb keeps the invariants or refuses, all or nothing.
+
+    One object serves all iterations; the core empties it at the start of each.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        running: Running,
+        waiting: WaitingQueue,
+        kv: CountedBlocks | HashedBlocks | None = None,
+        estimator: Callable[[Work], int] | None = None,
+        holds: str = "computed",
+        details: bool = False,
+    ) -> None:
+        self._holds = holds
+        self._holds_computed = holds == "computed"
+        self._details = details
+        self._kv = kv
+        self._counted = kv if isinstance(kv, CountedBlocks) else None
+        self._estimator = estimator
+        self._steady = Steady(kv.block_size if isinstance(kv, CountedBlocks) and holds != "max" else 0)
+        self._script: Any = None  # a Script and a Tally have to know of joining and leaving those in step, if any do
+        self._tally: Any = None
+        self.plain_steps = 0
+        """Steps in which those in step had to be taken apart, since they had to be looked at one by one."""
+        self._no_limit = NO_LIMIT
+        self._shed = limits.shed
+        self._running = running
+        self._waiting = waiting
+        self._seat_cap = NO_LIMIT if limits.max_num_seqs is None else limits.max_num_seqs
+        self._queue_cap = NO_LIMIT if limits.max_queue is None else limits.max_queue
+        self._budget = NO_LIMIT if limits.max_num_batched_tokens is None else limits.max_num_batched_tokens
+        self._open(0)
+
+    def _open(self, now: int) -> None:
+        self.now = now
+        self._left = self._budget
+        self._asked = False  # whether a bulk verb was used, so that it pays to let sequences go in step
+        self._mixed = False  # whether those in step were served among the others, in running order
+        self._place = 0  # behind how many entries, otherwise
+        self._stopped_at: Sequence | None = None  # where schedule_running stopped for want of blocks ...
+        self.wanted = 0  # ... and the tokens it would have got
+        self.moved_blocks = 0  # swapped out or in
+        self.padding_tokens = 0
+        self._hits_for: Sequence | None = None  # whose lookup `_hits` is, while nothing has changed
+        self._hits = NO_HITS
+        # A step keeps its lists, unless the core uses one step again and again.
+        if self._script is None or self._entries or self.admitted or self._anybody_left():
+            self._new_lists()
+
+    def _anybody_left(self) -> bool:
+        return bool(self.preempted or self.rejected or self.dropped or self.cached)
+
+    def _new_lists(self) -> None:
+        self._entries: list[Sequence] = []  # in scheduling order, without those in step
+        self.admitted: list[Sequence] = []
+        self.preempted: list[tuple[Sequence, str, str, int]] = []  # (sequence, mode, place, computed before)
+        self.rejected: list[tuple[Sequence, str]] = []  # (sequence, reason)
+        self.dropped: list[tuple[Sequence, str, str]] = []  # (sequence, result, reason)
+        self.cached: list[tuple[Sequence, int]] = []  # (sequence, tokens it found computed when it took its seat)
+
+    # Questions
+
+    @property
+    def tokens_left(self) -> int:
+        """Token budget left in this iteration; without a budget, more than any request has."""
+        return self._left
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is scheduled so far."""
+        return not self._entries and not self._steady.given
+
+    @property
+    def entries(self) -> list[tuple[Sequence, str, int]]:
+        """What is scheduled so far, in order: (sequence, `prefill` or `decode`, tokens)."""
+        if self._steady.given:
+            self._take_apart()
+        return [(seq, PREFILL if seq.computed < seq.prefill_target else DECODE, seq.scheduled) for seq in self._entries]
+
+    @property
+    def seats_left(self) -> int:
+        """Free seats; without a cap, more than there are requests."""
+        return self._seat_cap - self._running.count
+
+    @property
+    def queue_left(self) -> int:
+        """Free places in the queue; without a bound, more than there are requests."""
+        return self._queue_cap - self._waiting.length()
+
+    @property
+    def unused(self) -> int | None:
+        """Token budget that nobody got, None without a budget."""
+        return None if self._budget == NO_LIMIT else self._left
+
+    @property
+    def free_blocks(self) -> int:
+        """KV blocks without a user, cached ones included; 0 where blocks are not modelled."""
+        return 0 if self._kv is None else self._kv.free
+
+    @property
+    def total_blocks(self) -> int:
+        """Usable KV blocks of the pool; 0 where blocks are not modelled."""
+        return 0 if self._kv is None else self._kv.num_blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """KV blocks that hold so many tokens."""
+        return 0 if self._kv is None else self._kv.blocks_for(tokens)
+
+    def cached_tokens(self, seq: Sequence) -> int:
+        """Tokens that a sequence without a seat would find in the prefix cache if it were admitted now."""
+        return 0 if self._kv is None else len(self._lookup(seq)) * self._kv.block_size
+
+    def blocks_to_admit(self, seq: Sequence, tokens: int) -> int:
+        """Free blocks that admitting the sequence takes, to hold its first `tokens` tokens, its cached ones among them.
+
+        Cached blocks that nobody uses lie in the free queue: taking them makes fewer free, too.
+        """
+        if self._kv is None:
+            return 0
+        hits = self._lookup(seq)
+        return self._kv.blocks_for(tokens) - len(hits) + self._kv.evictable(hits)
+
+    def estimate(self, seq: Sequence | None = None, tokens: int = 0) -> int | None:
+        """How long the step would take as built so far, with `tokens` more prefill tokens of `seq` in it.
+
+        In the clock's unit; None if the run has no estimator.
+        """
+        if self._estimator is None:
+            return None
+        work = self._work(Work())
+        if seq is not None and tokens > 0:
+            after = seq.computed + tokens
+            work.prefill_tokens += tokens
+            work.context_tokens += after
+            work.prefill_context += after
+            work.samples += after >= seq.known
+            if self._details:
+                work.chunks.append((tokens, seq.computed))
+        return self._estimator(work)
+
+    # Verbs
+
+    def admit(self, seq: Sequence) -> Refusal | None:
+        """Give a newcomer or a waiting sequence a seat, at the end of the running list, with or without tokens."""
+        if seq.running or seq.ended:
+            return CLOSED
+        if self._running.count >= self._seat_cap:
+            return SEATS
+        if seq.waiting:
+            self._waiting.remove(seq)
+        if seq._computed == 0:
+            seq.prefill_target = seq._known
+        seq.waiting = False
+        seq.running = True
+        self._running.append(seq)
+        self.admitted.append(seq)
+        return None
+
+    def schedule(self, seq: Sequence, at_most: int | None = None) -> Refusal | None:
+        """Give a sequence tokens in this iteration: what it has left, capped by `at_most` and by the budget left.
+
+        A sequence without a seat is admitted first. A decoding sequence always has exactly one token left. Each
+        sequence is scheduled once per iteration.
+        """
+        return self._schedule(seq, self._no_limit if at_most is None else min(index(at_most), NO_LIMIT))
+
+    def preempt(self, seq: Sequence, mode: str = "keep", place: str = "front") -> Refusal | None:
+        """Take a running sequence off its seat and back into the queue; its tokens of this iteration are refunded.
+
+        Its KV blocks are free at once. `keep` is an idealised, free offload: all progress stays. `swap` is the same
+        with a price: blocks moved out now and in again later. `recompute` drops what was computed: prompt and emitted
+        output are prefilled again. The queue's bound holds for newcomers, not for work already begun; a policy for
+        which it does hold asks `queue_left` first.
+        """
+        if mode not in MODES or place not in PLACES:
+            raise ValueError(f"preempt: mode is one of {MODES}, place one of {PLACES}, not {mode!r}, {place!r}")
+        if not seq.running:
+            return CLOSED
+        if seq._pace is not None:
+            self._fall_out(seq)
+        if seq._scheduled:
+            self._refund(seq)
+        self._running.remove(seq)
+        self.preempted.append((seq, mode, place, seq._computed))
+        if self._kv is not None:
+            if mode == "recompute":
+                seq.swapped = 0
+            elif mode == "swap" and seq._held:  # blocks taken in this iteration hold nothing yet
+                seq.swapped = self._kv.blocks_for(seq._computed)
+                self.moved_blocks += seq.swapped
+            self._release(seq)
+        seq.running = False
+        seq.waiting = True
+        seq.preemptions += 1
+        if mode == "recompute":
+            seq._computed = 0
+        if place == "front":
+            self._waiting.push_front(seq)
+        else:
+            self._waiting.append(seq)
+        return None
+
+    def enqueue(self, seq: Sequence) -> Refusal | None:
+        """Put a newcomer at the back of the queue, if its bound allows."""
+        if not seq.at_the_door:
+            return CLOSED
+        if self._waiting.length() >= self._queue_cap and not (self._shed and self._shed_for(seq)):
+            return QUEUE
+        seq.running = False
+        seq.waiting = True
+        self._waiting.append(seq)
+        return None
+
+    def reject(self, seq: Sequence, reason: str) -> Refusal | None:
+        """Refuse a newcomer or a waiting sequence for good, visibly, with a reason for the client."""
+        if seq.running or seq.ended:
+            return CLOSED
+        if seq.waiting:
+            self._waiting.remove(seq)
+        seq.waiting = seq.running = False
+        seq.ended = True
+        self.rejected.append((seq, str(reason)))
+        return None
+
+    def fail(self, seq: Sequence, reason: str) -> None:
+        """End a waiting or running sequence that can never go on, visibly, with the reason."""
+        self._drop(seq, "failed", reason)
+
+    def pad(self, tokens: int) -> None:
+        """Have the step compute so many tokens for nobody, as a tied batch does for its ended members."""
+        if not 0 <= index(tokens) <= MOST_PADDING:
+            raise ValueError(f"pad: tokens must lie between 0 and 2^40, not {tokens}")
+        self.padding_tokens += index(tokens)
+
+    # Mechanism
+
+    def _schedule(self, seq: Sequence, most: int) -> Refusal | None:
+        if seq._pace is not None:
+            if seq._pace.given:
+                return NOTHING
+            self._take_apart()
+        hits = NO_HITS
+        tokens = seq._known + seq.placeholders - seq._computed
+        if self._kv is not None and not seq.running and seq._computed == 0 and self._counted is None:
+            hits = self._lookup(seq)
+            tokens -= len(hits) * self._kv.block_size
+        if most < tokens:
+            tokens = most
+        if seq._scheduled or tokens < 1:
+            return NOTHING
+        if self._left < 1:
+            return TOKENS
+        if self._left < tokens:
+            tokens = self._left
+        if self._kv is not None and not self._blocks_suffice(seq, tokens, hits):
+            return BLOCKS
+        if not seq.running:
+            refusal = self.admit(seq)
+            if refusal is not None:
+                return refusal
+        if self._kv is not None:
+            self._allocate(seq, tokens, hits)
+        seq._scheduled = tokens
+        self._entries.append(seq)
+        self._left -= tokens
+        return None
+
+    def _work(self, step: Work) -> Work:
+        """Add up what is scheduled, before its tokens count as computed."""
+        prefill = decode = context = prefill_context = samples = 0
+        if self._steady.given:
+            decode = samples = self._steady.size
+            context = self._steady.context + decode
+        for seq in self._entries:
+            tokens = seq._scheduled
+            after = seq._computed + tokens
+            context += after
+            if seq._computed >= seq.prefill_target:
+                decode += tokens
+                samples += 1
+                if self._details:
+                    step.contexts.append(after)
+                continue
+            prefill += tokens
+            prefill_context += after
+            samples += after >= seq._known
+            if self._details:
+                step.chunks.append((tokens, seq._computed))
+        step.prefill_tokens, step.decode_tokens = prefill, decode
+        step.context_tokens, step.prefill_context, step.samples = context, prefill_context, samples
+        step.moved_blocks = self.moved_blocks
+        step.padding_tokens = self.padding_tokens
+        return step
+
+    def _fall_out(self, seq: Sequence) -> None:
+        """One of those in step is looked at by itself from now on."""
+        self._script.left(seq)
+        self._tally.left(seq)
+        self._left += self._steady.given  # nobody counts its token of this iteration any more ...
+        self._steady.leave(seq)
+        if seq._scheduled:  # ... but as its own
+            self._left -= 1
+            self._entries.append(seq)
+
+    def _take_apart(self) -> None:
+        """All of those in step are looked at one by one from now on, in this iteration at least."""
+        given = self._steady.given
+        self.plain_steps += 1
+        before = self._entries
+        self._entries = []
+        for seq in self._running.everyone():
+            if seq._pace is not None:
+                self._fall_out(seq)
+            elif given and self._mixed and seq._scheduled:
+                self._entries.append(seq)
+        if self._mixed:
+            served = set(map(id, self._entries))
+            self._entries += [seq for seq in before if id(seq) not in served]
+        else:
+            self._entries = before[: self._place] + self._entries + before[self._place :]
+        self._steady.given = False
+        self._running.reunite()
+
+    def _drop(self, seq: Sequence, result: str, reason: str) -> None:
+        """Take a sequence out, in whatever state it is; everything it holds is free at once."""
+        if seq.ended:
+            return
+        if seq.waiting:
+            self._waiting.remove(seq)
+        elif seq.running:
+            if seq._pace is not None:
+                self._fall_out(seq)
+            if seq._scheduled:
+                self._refund(seq)
+            self._running.remove(seq)
+            if self._kv is not None:
+                self._release(seq)
+        seq.waiting = seq.running = False
+        seq.ended = True
+        self.dropped.append((seq, result, str(reason)))
+
+    def _shed_for(self, seq: Sequence) -> bool:
+        """Drop the least urgent of those that wait, the latest come among equals, if it is less urgent than `seq`.
+
+        Work already begun is spared: a client that tries again would begin anew.
+        """
+        fresh = [other for other in self._waiting if other.preemptions == 0]
+        least = max(fresh, key=lambda other: (other.priority, other.arrival, other.position), default=None)
+        if least is None or least.priority <= seq.priority:
+            return False
+        self.reject(least, "shed for a more urgent request")
+        return True
+
+    def _lookup(self, seq: Sequence) -> list[int]:
+        if self._hits_for is not seq:
+            self._hits = NO_HITS if seq._computed or self._kv is None else self._kv.lookup(seq)
+            self._hits_for = seq
+        return self._hits
+
+    def _blocks_suffice(self, seq: Sequence, tokens: int, hits: list[int]) -> bool:
+        if self._counted is not None:
+            covered = self._held_tokens(seq, seq._computed + tokens)
+            return self._counted.blocks_for(covered) - seq._held <= self._counted.free
+        kv = self._kv
+        assert kv is not None
+        covered = self._held_tokens(seq, seq._computed + len(hits) * kv.block_size + tokens)
+        needed = kv.blocks_for(covered) - seq._held
+        return needed - len(hits) + kv.evictable(hits) <= kv.free if hits else needed <= kv.free
+
+    def _allocate(self, seq: Sequence, tokens: int, hits: list[int]) -> None:
+        if self._counted is not None:
+            if not seq._computed and not seq._held and self._script is None:  # where nobody counts, there is a reader
+                self.cached.append((seq, 0))
+            self._counted.allocate(seq, NO_HITS, self._held_tokens(seq, seq._computed + tokens))
+        else:
+            kv = self._kv
+            assert kv is not None
+            if hits or not seq._computed:
+                seq._computed = len(hits) * kv.block_size
+                if not seq._held:
+                    self.cached.append((seq, seq._computed))
+            self._hits_for = None
+            kv.allocate(seq, hits, self._held_tokens(seq, seq._computed + tokens))
+            kv.register(seq, min(seq._computed + tokens, seq._known))
+        if seq.swapped:
+            self.moved_blocks += seq.swapped
+            seq.swapped = 0
+
+    def _held_tokens(self, seq: Sequence, computed: int) -> int:
+        """How many tokens a sequence with so many computed holds KV blocks for, by the engine's rule."""
+        if self._holds_computed:
+            return computed
+        if self._holds == "max":
+            return max(computed, seq.prompt_tokens + seq.max_tokens)
+        whole = seq.prefill_target if seq._computed or seq.running else seq._known
+        return max(computed, whole)
+
+    def _release(self, seq: Sequence) -> None:
+        assert self._kv is not None
+        self._kv.release(seq)
+        self._hits_for = None
+
+    def _refund(self, seq: Sequence) -> None:
+        self._left += seq._scheduled
+        seq._scheduled = 0
+        self._entries.remove(seq)

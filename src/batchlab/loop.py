@@ -1,0 +1,394 @@
+"""The loop: client, core, executor and events on a virtual clock. Every run goes through it, turn by turn.
+
+Where nobody looks at single iterations, results are tallied as they come and no event is made.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any
+
+from batchlab import policies
+from batchlab.clients.closed import Closed
+from batchlab.clients.columns import Columns, load_of
+from batchlab.clients.identity import tokens_of
+from batchlab.clients.listed import Listed
+from batchlab.clients.request import Request
+from batchlab.clients.retry import Retrying
+from batchlab.core.blocks import CountedBlocks
+from batchlab.core.limits import NO_LIMIT
+from batchlab.core.load import Load
+from batchlab.core.scheduler import Core
+from batchlab.core.script import Script
+from batchlab.core.sequence import Sequence as CoreSequence
+from batchlab.core.step import Delivery, Step
+from batchlab.core.tally import Tally
+from batchlab.core.work import Work
+from batchlab.costs.base import timer
+from batchlab.errors import BatchlabError
+from batchlab.events import Dropped, Iteration, Observer, Preemption, Rejection
+from batchlab.settings import LATEST
+from batchlab.stall import StallWatch
+
+PULSE = 4096
+"""After so many iterations without events, those who want to know how far the run is are told."""
+
+
+class Loop:
+    """One run in progress. With a tally nobody else is told of requests and iterations, but for `pulse`."""
+
+    def __init__(self, run: Any, observers: list[Observer], on_plan: Any, tally: Tally | None) -> None:
+        self.run = run
+        self.observers = observers
+        self.on_plan = on_plan
+        self.pulse: Any = None
+        self.depth = run.steps_in_flight
+        self.stage_free = [0] * int(getattr(run.policy, "pipeline_stages", 1))
+        self.stages = len(self.stage_free)
+        self.free_at = 0  # when the only stage is free, where there is but one
+        key = getattr(run.policy, "queue_key", None) or run.queue.key()
+        self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
+        self.script = Script(outputs_of(run), self.core.steady)
+        self.plan = run.policy.plan
+        self.door = policies.on_arrival(run.policy)
+        self.jumps = run.cost.idle == "jump"
+        self.counted = run.cost.unit == "iteration"
+        self.time = timer(run.cost)
+        self.never = NO_LIMIT
+        self.latest = LATEST
+        self.now = 0
+        self.iterations = 0
+        self.limit = NO_LIMIT if run.max_iterations is None else run.max_iterations
+        self.in_flight: deque[tuple[Step, int]] = deque()
+        self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
+        self.serials = count()  # one request can have several entries: one for each attempt
+        self.sent: dict[int, Request] = {}  # in a closed loop: the requests with the times at which they were sent
+        self.watch = StallWatch(self.core, run.cost.unit, run.policy)
+        self.tally: Any = tally
+        self.load: Load | None = None
+        self.longest_prompt = self.most_tokens = NO_LIMIT
+        self.budgeted = run.limits.max_num_batched_tokens is not None
+        self.coasts = False
+        self.still = False  # whether the last turn admitted nobody, ended nobody and met nobody at the door
+        self.ahead = Work()
+        if tally is not None and on_plan is None:
+            self._prepare(key)
+        self.client: Any = None if self.load is not None else client_of(run)
+
+    def _prepare(self, key: Any) -> None:
+        """Nobody looks at single iterations: use what is quicker, where these policy, blocks and cost allow it."""
+        run, core = self.run, self.core
+        if self.depth > 1 or run.cost.details or not (core.kv is None or isinstance(core.kv, CountedBlocks)):
+            return
+        self.tally._steady = core.steady
+        core.go_in_step(self.script, self.tally)
+        self.coasts = policies.coasts(run.policy) and self.stages == 1 and not self.counted
+        door = policies.open_door(run.policy, run.limits, core.batch)
+        if door is not None and key is None and run.retry is None:
+            self.load = load_of(run.requests)
+            self.longest_prompt, self.most_tokens = door
+            if run.limits.max_model_len is not None:
+                self.longest_prompt = min(self.longest_prompt, run.limits.max_model_len - 1)
+
+    def turn_until_done(self) -> str:
+        """Iterate until every request has its result, or the iteration limit. Returns the termination."""
+        pulse = 0
+        while True:
+            idle = self.core.running.count + self.core.waiting.length() == 0
+            if idle and self.in_flight:
+                self._drain()
+            arrival = self._next_arrival()
+            if idle and arrival == self.never:
+                return "all_terminal"
+            if self.iterations >= self.limit:
+                self._announce_pending()
+                return "iteration_limit"
+            if idle and self.jumps and arrival > self.now:
+                self.now = arrival
+            if self.pulse is not None and self.iterations >= pulse:
+                pulse = self.iterations + PULSE
+                self.pulse(self.tally)
+            if self.coasts and arrival > self.now and self.core.steady.size:
+                self._coast(arrival)
+                if self.iterations >= self.limit or arrival <= self.now:
+                    continue
+            self._turn()
+
+    def _next_arrival(self) -> int:
+        """When the next request comes, NO_LIMIT if none is known to come."""
+        if self.load is not None:
+            return self.load.next_arrival() if self.load.sent < self.load.count else self.never
+        arrival = self.client.next_arrival
+        return NO_LIMIT if arrival is None else arrival
+
+    def _coast(self, arrival: int) -> None:
+        """While only those in step run, nobody can get in and the policy would say the same again: their next tokens.
+
+        The iteration in which somebody ends, or lacks a block, is not among these.
+        """
+        core, tally, work = self.core, self.tally, self.ahead
+        steady = core.steady
+        if core.running.loose() or not (self.still or core.waiting.length() == 0):
+            return
+        until = min(arrival, self.latest)
+        if self.give_up:
+            until = min(until, self.give_up[0][0])
+        budget, size = core.batch._budget, steady.size
+        if size > budget:
+            return
+        most = min(self.script.look_ahead(1 << 16) - steady.steps - 1, self.limit - self.iterations)
+        work.decode_tokens = work.samples = size
+        taken = 0
+        while taken < most and self.now < until and core.coast():
+            work.context_tokens = steady.context
+            self.now += self.time.duration(work)
+            tally.decoded(self.now)
+            taken += 1
+        self.iterations += taken
+        tally.coasted(taken, size)
+        if self.budgeted:
+            tally.unused(taken, budget - size)
+
+    def _turn(self) -> None:
+        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
+        core, tally = self.core, self.tally
+        core.batch._open(self.now)
+        arrived = self._quick_arrivals(self.load) if self.load is not None else self._arrivals()
+        if self.give_up:
+            self._cancellations()
+        step = core.plan(self.plan)
+        if self.on_plan is not None:
+            self.on_plan(core, step)
+        end = self._end_of(step)
+        delivered: Step | None = step
+        if self.depth > 1:
+            self.in_flight.append((step, end))
+            delivered, end = self.in_flight.popleft() if len(self.in_flight) >= self.depth else (None, self.now)
+        if step.steady:
+            tally.decoded(self.now + 1 if self.counted else max(self.now, end))
+        delivery = self._deliver(delivered)
+        self._pass_time(step, delivered, end)
+        if tally is not None:
+            self._count(step, delivered, delivery)
+        else:
+            self._announce(step, arrived, delivered, delivery)
+        if core.quick:
+            core.fall_in()
+            moved = arrived or step.admitted or step.preempted or step.dropped or delivery.completed
+            self.still = step.steady > 0 and not (step.prefill_tokens or moved)
+        if step.preempted:
+            pending = self._next_arrival() != NO_LIMIT or self._next_give_up() is not None
+            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.steady or step.dropped or pending))
+
+    def _end_of(self, step: Step) -> int:
+        """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
+        if not step.works:
+            return self.now
+        duration = self.time.duration(step)
+        if self.stages == 1:
+            self.free_at = max(self.now, self.free_at) + duration
+            return self.free_at
+        time, free = self.now, self.stage_free
+        for stage in range(self.stages):
+            share = duration * (stage + 1) // self.stages - duration * stage // self.stages
+            time = free[stage] = max(time, free[stage]) + share
+        return time
+
+    def _arrivals(self) -> list[str]:
+        """The ids of those who come."""
+        arrived = []
+        for time, position, r in self.client.due(self.now):
+            if self.tally is None and not self.run.inline and time == r.arrival:
+                self._tell(r)
+            self._arrive(time, position, r)
+            arrived.append(r.id)
+        return arrived
+
+    def _quick_arrivals(self, load: Load) -> bool:
+        """Whether anybody comes. All stand in line but for those that the door has to look at."""
+        first = load.sent
+        while load.sent < load.count and load.next_arrival() <= self.now:
+            start = load.sent
+            if load.send(self.now, self.longest_prompt, self.most_tokens) > start:
+                self.core.waiting.pend(load, start, load.sent)
+            else:
+                position = load.position(start)
+                load.sent += 1
+                r = self.run.requests[position]
+                self._arrive(r.arrival, position, r)
+        return load.sent > first
+
+    def _arrive(self, time: int, position: int, r: Request) -> None:
+        run = self.run
+        tokens = tokens_of(run.requests, position, r) if run.limits.enable_prefix_caching else None
+        if self.tally is not None:
+            self.tally.arrived(position)
+        seq = self.core.arrive(
+            self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens, r.deadline
+        )
+        if run.clients is not None:
+            self.sent[position] = r
+        if r.cancel_at is not None:
+            self._give_up_at(r.cancel_at, seq, "cancelled", "by its client")
+        if r.deadline is not None and run.deadlines == "drop":
+            self._give_up_at(r.arrival + r.deadline, seq, "expired", "deadline passed")
+
+    def _give_up_at(self, time: int, seq: CoreSequence, result: str, reason: str) -> None:
+        heappush(self.give_up, (time, seq.position, next(self.serials), seq, result, reason))
+
+    def _cancellations(self) -> None:
+        while self.give_up and self.give_up[0][0] <= self.now:
+            _, _, _, seq, result, reason = heappop(self.give_up)
+            self.core.cancel(seq, result, reason)
+
+    def _deliver(self, step: Step | None) -> Delivery:
+        return Delivery() if step is None else self.core.commit(step, self.script.finished(step))
+
+    def _pass_time(self, step: Step, delivered: Step | None, end: int) -> None:
+        """Move the clock to the end of this turn. Raises StalledError if nothing runs and nothing can change that."""
+        self.iterations += 1
+        delivers = delivered is not None and delivered.works
+        waits_until = self.now
+        if not delivers and self.jumps:
+            waits_until = self._wait(step)
+        if self.counted:
+            self.now += 1
+        elif delivers:
+            self.now = max(self.now, end)
+        else:
+            self.now = max(self.now, waits_until)
+        if self.now > self.latest:
+            raise BatchlabError(f"iteration {step.serial}: the time has passed 2^62 {self.run.cost.unit}")
+
+    def _wait(self, step: Step) -> int:
+        """Nothing is delivered in this turn: when the next one begins."""
+        flying = step.works or any(flying.works for flying, _ in self.in_flight)
+        if step.preempted or step.dropped or flying or not self.core.unfinished:
+            return self.now
+        arrival = self._next_arrival()
+        known = (None if arrival == NO_LIMIT else arrival, self._next_give_up(), step.wake)
+        return self.watch.next_event(step, *known)
+
+    def _next_give_up(self) -> int | None:
+        while self.give_up and self.give_up[0][3].ended:
+            heappop(self.give_up)
+        return self.give_up[0][0] if self.give_up else None
+
+    def _drain(self) -> None:
+        """Nothing is unfinished: deliver what is still in flight, whose tokens nobody waits for."""
+        while self.in_flight:
+            delivered, end = self.in_flight.popleft()
+            if not delivered.scheduled or self.iterations >= self.limit:
+                continue
+            self.core.begin(self.now)
+            step = self.core.plan(lambda view, batch: "drain")
+            delivery = self._deliver(delivered)
+            self.iterations += 1
+            if not self.counted:
+                self.now = max(self.now, end)
+            if self.tally is not None:
+                self._count(step, delivered, delivery)
+            else:
+                self._announce(step, [], delivered, delivery)
+
+    def _count(self, step: Step, delivered: Step | None, delivery: Delivery) -> None:
+        """Take an iteration into the tally, where nobody else is told of it."""
+        tally = self.tally
+        tally.seat(step)
+        for seq, reason in step.rejected:
+            tally.rejected(seq.position, reason, self._retry(seq, step.start) is not None)
+        tally.turn(step, delivered, delivery, self.now)
+        if self.budgeted:
+            tally.unused(1, self.core.batch._left)
+        tally.queued(self.core.waiting.length())
+
+    def _announce(self, step: Step, arrived: Any, delivered: Step | None, delivery: Delivery) -> None:
+        rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]
+        for _ in range(len(delivery.completed) + len(step.dropped) + sum(r.retry_at is None for r in rejected)):
+            self.client.ended(self.now)
+        if not self.observers:
+            return
+        core = self.core
+        event = Iteration(
+            iteration=step.serial,
+            start=step.start,
+            end=self.now,
+            arrived=arrived,
+            rejected=rejected,
+            dropped=[Dropped(seq.id, result, reason) for seq, result, reason in step.dropped],
+            preempted=[Preemption(seq.id, mode, place, computed) for seq, mode, place, computed in step.preempted],
+            admitted=[seq.id for seq in step.admitted],
+            cached=[(seq.id, tokens) for seq, tokens in step.cached],
+            scheduled=[(seq.id, phase, tokens) for seq, phase, tokens in step.entries],
+            delivers=None if delivered is None else delivered.serial,
+            prefill_done=[seq.id for seq in delivery.prefill_done],
+            first_token=[seq.id for seq in delivery.first],
+            completed=[seq.id for seq in delivery.completed],
+            discarded=[seq.id for seq in delivery.discarded],
+            queue=_ids(core.waiting, self.run.list_limit),
+            active=_ids(core.running, self.run.list_limit),
+            unused=step.unused,
+            padding=step.padding_tokens,
+            idle=None if step.entries else step.note,
+            note=step.note if step.entries else None,
+            kv=None
+            if core.kv is None
+            else {"free": step.free_blocks, "free_after": core.kv.free, "moved": step.moved_blocks},
+        )
+        self._tell(event)
+
+    def _retry(self, seq: CoreSequence, now: int) -> int | None:
+        if seq.preemptions or self.client is None:  # its work is begun; a new attempt would begin anew
+            return None
+        sent = self.sent.get(seq.position) or self.run.requests[seq.position]
+        again: int | None = self.client.rejected(seq.position, sent, now)
+        return again
+
+    def _announce_pending(self) -> None:
+        """The iteration limit: who has not come yet is told of, and who waits unseen is known to wait."""
+        if self.tally is not None:
+            if self.core.steady.size:
+                self.core.batch._take_apart()
+            for seq in self.core.waiting:
+                self.tally.arrived(seq.position)
+        elif not self.run.inline:
+            for time, _, request in self.client.due(1 << 63):
+                if time == request.arrival:
+                    self._tell(request)
+
+    def _tell(self, event: Any) -> None:
+        for observe in self.observers:
+            observe(event)
+
+
+def client_of(run: Any) -> Listed | Closed | Retrying:
+    """Who sends the requests."""
+    client: Listed | Closed = Listed(run.requests)
+    if run.clients is not None:
+        client = Closed(run.requests, run.clients, run.think_time)
+    return client if run.retry is None else Retrying(client, run.retry)
+
+
+def outputs_of(run: Any) -> array[int]:
+    """True output lengths by position, as far as max_model_len lets them come."""
+    outputs = _column(run.requests, "output")
+    longest = run.limits.max_model_len
+    if longest is None:
+        return outputs
+    prompts = _column(run.requests, "prompt")
+    return array("q", [min(output, longest - prompt) for output, prompt in zip(outputs, prompts, strict=True)])
+
+
+def _column(requests: Sequence[Request], name: str) -> array[int]:
+    if isinstance(requests, Columns):
+        return array("q", getattr(requests, name).tobytes())
+    return array("q", [getattr(request, name) for request in requests])
+
+
+def _ids(sequences: Any, most: int | None) -> list[str] | int:
+    count = len(sequences)
+    return [seq.id for seq in sequences] if most is None or count <= most else count

@@ -1,0 +1,466 @@
+"""The quick path against the plain one: the same run gives the same numbers whether or not anybody looks at it.
+
+Where only summaries listen, sequences that decode go in step as one, newcomers stand in line as places of a load, and
+while nothing happens the policy is not asked. With one observer more, every sequence is looked at by itself, every
+iteration is an event, and the summary folds events. Nothing may tell the two apart.
+"""
+
+import sys
+from collections import Counter, deque
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from loads_in_step import any_run
+
+from batchlab.clients.columns import Columns, load_of
+from batchlab.clients.request import Request
+from batchlab.core.histogram import ERROR, Histogram, bucket_of, middle_of
+from batchlab.core.limits import Limits
+from batchlab.core.queue import WaitingQueue
+from batchlab.core.sequence import Sequence
+from batchlab.costs.linear import Linear
+from batchlab.errors import BatchlabError
+from batchlab.loop import Loop
+from batchlab.metrics.fold import Summary
+from batchlab.metrics.latency import PERCENTILES
+from batchlab.policies.base import Policy
+from batchlab.policies.vllm import Vllm
+from batchlab.settings import LATEST
+from batchlab.simulate import Run, simulate
+
+LOADS = 1500  # more take about 5 ms each: 50,000 were run, and no two differed
+CHUNK = 100
+MOST_EXACT = 4096  # different gaps; beyond, percentiles have an error
+VLLM = Limits(max_num_seqs=4, max_num_batched_tokens=16, num_gpu_blocks=200, block_size=4)
+NS = Linear("ns", per_iteration=1000, prefill_token=10, decode_token=3, context_token=1)
+
+
+def outcome(run: Run, *more: Any) -> Any:
+    """Everything that comes out of a run: the summary, or the error, and what the policy has written down."""
+    summary = Summary()
+    try:
+        simulate(run, [summary, *more])
+    except BatchlabError as error:
+        return type(error), str(error), getattr(run.policy, "saw", None)
+    emitted = [(result.emitted, result.completed_time) for result in summary.results]
+    return summary.document(with_requests=True), emitted, getattr(run.policy, "saw", None)
+
+
+def look(event: Any) -> None:
+    """An observer, which makes a run take the plain path."""
+
+
+@pytest.mark.parametrize("first", range(0, LOADS, CHUNK))
+def test_nothing_tells_whether_anybody_looks(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        quick, plain = outcome(any_run(seed)), outcome(any_run(seed), look)
+        assert quick == plain, f"seed {seed}"
+
+
+def test_the_loads_reach_what_they_are_for() -> None:
+    """Among the first of them: every end of a request and of a run, preemptions, retries, errors, and seats in step."""
+    met: Counter[str] = Counter()
+    with spying() as loops:
+        for seed in range(300):
+            found = outcome(any_run(seed))
+            if not isinstance(found[0], dict):
+                met[found[0].__name__] += 1
+                continue
+            met.update(found[0]["results"].keys())
+            met[found[0]["termination"]] += 1
+            met["preempted"] += found[0]["totals"]["preemptions"] > 0
+            met["retried"] += found[0]["totals"]["retries"] > 0
+            met["moved"] += found[0]["totals"]["moved_blocks"] > 0
+    met["in step"] = sum(loop.core.steady.steps > 20 for loop in loops)
+    met["apart"] = sum(loop.core.batch.plain_steps > 0 for loop in loops)
+    met["coasting"] = sum(loop.coasts for loop in loops)
+    ends = {"completed", "rejected", "failed", "cancelled", "expired", "pending", "waiting", "active"}
+    more = {"all_terminal", "iteration_limit", "preempted", "retried", "moved", "in step", "apart", "coasting"}
+    assert {name for name in ends | more if met[name] < 3} == set()
+    assert met["StalledError"] + met["BatchlabError"] > 0
+
+
+# Which path is taken
+
+
+class spying:
+    """Remembers every loop that simulate makes."""
+
+    def __init__(self) -> None:
+        self.loops: list[Any] = []
+
+    def __enter__(self) -> list[Any]:
+        def remembered(*arguments: Any) -> Any:
+            self.loops.append(Loop(*arguments))
+            return self.loops[-1]
+
+        vars(sys.modules["batchlab.simulate"])["Loop"] = remembered
+        return self.loops
+
+    def __exit__(self, *error: Any) -> None:
+        vars(sys.modules["batchlab.simulate"])["Loop"] = Loop
+
+
+def loop_of(run: Run, *more: Any) -> tuple[Any, dict[str, Any]]:
+    """The loop of a run after its end, and the totals."""
+    summary = Summary()
+    with spying() as loops:
+        simulate(run, [summary, *more])
+    return loops[0], summary.document()
+
+
+def crowd(count: int, output: int, priority: Any = None) -> Columns:
+    rng = np.random.default_rng(5)
+    arrival = np.cumsum(rng.integers(0, 4000, count))
+    rows = arrival, rng.integers(1, 30, count), rng.integers(2, output, count)
+    return Columns(*(column.astype(np.int64) for column in rows), priority=priority)
+
+
+def test_vllm_goes_in_step_and_coasts() -> None:
+    loop, document = loop_of(Run(Vllm(), VLLM, NS, crowd(200, 60), inline=False))
+    assert loop.core.quick and loop.coasts
+    assert loop.client is None  # nobody sends requests one by one
+    assert loop.core.batch.plain_steps == 0
+    assert document["totals"]["decode_tokens"] > 5000
+    assert loop.core.steady.steps > 1000
+    assert (loop.core.steady.size, loop.core.steady.context) == (0, 0)
+    assert loop.core.kv.free == VLLM.num_gpu_blocks
+
+
+class Counting(Vllm):
+    """Keeps vllm's promise, and counts how often it is asked."""
+
+    coasts = True
+    asked = 0
+
+    def plan(self, view: Any, batch: Any) -> Any:
+        self.asked += 1
+        return super().plan(view, batch)
+
+
+@pytest.mark.parametrize(("more", "asked"), [([], 3), ([look], 501)])
+def test_a_policy_is_not_asked_while_nothing_happens(more: list[Any], asked: int) -> None:
+    """For two chunks of the prompt and for the last token; and for each of 500 tokens if somebody looks."""
+    run = Run(Counting(), VLLM, NS, [Request("a", 0, 20, 500, 500)], inline=False)
+    _, document = loop_of(run, *more)
+    assert document["iterations"] == 501
+    assert run.policy.asked == asked
+
+
+def test_preemption_by_priority_takes_them_apart_and_they_fall_in_again() -> None:
+    levels = np.random.default_rng(2).integers(0, 3, 200)
+    scarce = Limits(max_num_seqs=8, max_num_batched_tokens=32, num_gpu_blocks=30, block_size=4)
+    run = Run(Vllm(scheduling_policy="priority"), scarce, NS, crowd(200, 60, levels), inline=False)
+    loop, document = loop_of(run)
+    assert document["totals"]["preemptions"] > 20
+    assert loop.core.batch.plain_steps > 20
+    assert loop.core.steady.steps > 5 * loop.core.batch.plain_steps
+    assert loop.core.kv.free == scarce.num_gpu_blocks
+
+
+@pytest.mark.parametrize(
+    ("why", "change"),
+    [
+        ("somebody looks", {"more": [look]}),
+        ("the workload is written out", {"inline": True}),
+        ("two steps in flight", {"policy": Vllm(async_scheduling=True)}),
+        ("blocks have identity", {"limits": Limits(4, 16, num_gpu_blocks=200, block_size=4, track_blocks=True)}),
+    ],
+)
+def test_otherwise_it_is_the_plain_path(why: str, change: dict[str, Any]) -> None:
+    change = dict(change)
+    more = change.pop("more", [])
+    run = Run(**{"policy": Vllm(), "limits": VLLM, "cost": NS, "requests": crowd(50, 30), "inline": False} | change)
+    loop, _ = loop_of(run, *more)
+    assert not loop.core.quick and loop.core.steady.steps == 0, why
+
+
+class Fcfs(Policy):
+    """Asks for single decodes, or for all."""
+
+    def __init__(self, bulk: bool) -> None:
+        self.bulk = bulk
+
+    def plan(self, view: Any, batch: Any) -> None:
+        if self.bulk:
+            batch.decode_all()
+        for seq in view.running:
+            batch.schedule(seq)
+        for seq in view.waiting:
+            if batch.schedule(seq):
+                break
+
+
+def test_a_policy_that_serves_each_by_itself_is_let_alone() -> None:
+    """Nobody goes in step for whom no bulk verb asks: taking them apart each time would cost more than it saves."""
+    documents = []
+    for bulk in (True, False):
+        loop, document = loop_of(Run(Fcfs(bulk), VLLM, NS, crowd(60, 30), inline=False))
+        assert (loop.core.steady.steps > 100) is bulk and loop.core.batch.plain_steps == 0
+        documents.append(document)
+    assert documents[0]["totals"] == documents[1]["totals"]
+
+
+# What random loads hardly ever reach
+
+
+class Hesitant:
+    """Serves all but the first, and has that one sit down and stand up again three times before it serves it."""
+
+    turns = 0
+
+    def plan(self, view: Any, batch: Any) -> None:
+        self.turns += 1
+        first, *others = view.waiting
+        for seq in [*view.running, *others]:
+            batch.schedule(seq)
+        if self.turns > 4:
+            batch.schedule(first)
+        elif self.turns > 1:
+            batch.admit(first)
+            batch.preempt(first, "recompute", "front")
+
+
+def test_a_token_that_comes_by_itself_is_no_standstill() -> None:
+    """The fourth step ends in the state of the third and of the second; but out of the second a token came."""
+    requests = [Request("a", 0, 5, 1, 1), Request("b", 0, 5, 2, 2)]
+    found = [outcome(Run(Hesitant(), VLLM, NS, requests, inline=False), *more) for more in ([], [look])]
+    assert found[0] == found[1]
+    assert found[0][0]["results"] == {"completed": 2}
+
+
+@pytest.mark.parametrize("more", [[], [look]])
+def test_the_last_moment_of_all_is_not_never(more: list[Any]) -> None:
+    requests = [Request("a", 0, 5, 2, 2), Request("b", LATEST, 5, 2, 2)]
+    with pytest.raises(BatchlabError, match=r"iteration 2: the time has passed 2\^62 ns"):
+        simulate(Run(Vllm(), VLLM, NS, requests, inline=False), [Summary(), *more])
+
+
+# Histogram
+
+values = st.one_of(st.integers(0, 5000), st.integers(0, 2**62 - 1), st.integers(0, 61).map(lambda bits: 2**bits))
+entries = st.lists(st.tuples(values, st.integers(1, 2**31 + 5)), max_size=60)
+
+
+def histogram_of(pairs: Any) -> Histogram:
+    found = Histogram()
+    for value, times in pairs:
+        found.add(value, times)
+    return found
+
+
+@settings(derandomize=True, max_examples=300, deadline=None, database=None)
+@given(entries, st.randoms(use_true_random=False))
+def test_few_different_values_are_counted_exactly(pairs: list[tuple[int, int]], rng: Random) -> None:
+    expected: Counter[int] = Counter()
+    for value, times in pairs:
+        expected[value] += times
+    for _ in range(2):
+        found = histogram_of(pairs)
+        assert found.exact and list(found.items()) == sorted(expected.items())
+        assert found.count == sum(expected.values())
+        assert found.total == sum(value * times for value, times in expected.items())
+        assert found.largest == max(expected, default=0)
+        rng.shuffle(pairs)
+
+
+def test_nothing_occurred_no_times() -> None:
+    found = histogram_of([(5, 0), (7, -1)])
+    assert (found.count, found.total, found.largest, list(found.items())) == (0, 0, 0, [])
+
+
+@pytest.mark.parametrize("spread", [4097, 10**5, 10**9, 2**62])
+@pytest.mark.parametrize("start", [0, 2**20, 2**61])
+def test_many_different_values_are_known_within_the_error(spread: int, start: int) -> None:
+    rng = Random(f"{spread} {start}")
+    top = min(start + spread, 2**62)
+    pairs = [(rng.randrange(start, top), rng.choice([1, 1, 7, 2**30])) for _ in range(9000)]
+    pairs += [(start + n, 1) for n in range(MOST_EXACT + 1)]
+    expected: Counter[int] = Counter()
+    for value, times in pairs:
+        expected[value] += times
+    rows = []
+    for order in (pairs, pairs[::-1], sorted(pairs), rng.sample(pairs, len(pairs))):
+        found = histogram_of(order)
+        assert not found.exact
+        assert found.count == sum(expected.values()) and found.largest == max(expected)
+        assert found.total == sum(value * times for value, times in expected.items())
+        rows.append(list(found.items()))
+    assert rows[1:] == rows[:-1]  # whatever came first
+    assert [value for value, _ in rows[0]] == sorted({value for value, _ in rows[0]})
+    assert sum(times for _, times in rows[0]) == found.count
+    exact, rough = written_out(expected), written_out(dict(rows[0]))
+    for percent in (0, 1, 50, 90, 99, 100):
+        rank = percent * (found.count - 1) // 100
+        assert abs(exact(rank) - rough(rank)) <= ERROR * exact(rank)
+
+
+def written_out(counts: dict[int, int]) -> Any:
+    """The value at a rank."""
+    ordered = sorted(counts.items())
+    ends = np.cumsum([times for _, times in ordered])
+    return lambda rank: ordered[int(np.searchsorted(ends, rank, side="right"))][0]
+
+
+def test_whether_it_is_exact_depends_on_how_many_differ() -> None:
+    for count, exact in ((MOST_EXACT, True), (MOST_EXACT + 1, False)):
+        for step in (1, 3, 2**15, 2**31, 2**49):
+            assert histogram_of([(n * step, 2) for n in range(count)]).exact is exact
+
+
+def test_sums_beyond_64_bits_are_exact() -> None:
+    pairs = [(2**62 - n, 2**62 // 3 - n) for n in range(3)] + [(2**31 - 1, 2**31 - 1)] * 9
+    found = histogram_of(pairs[:2])
+    assert found.total == sum(value * times for value, times in pairs[:2]) > 2**63
+    several = histogram_of([(2**62 - 1, 2**31)] * 50 + [(2**30, 2**31 - 1)] * 50 + [(2**31, 2**31)] * 50)
+    assert several.total == 50 * ((2**62 - 1) * 2**31 + 2**30 * (2**31 - 1) + 2**62)
+
+
+@settings(derandomize=True, max_examples=500, deadline=None, database=None)
+@given(st.integers(0, 2**62))
+def test_buckets_are_in_order_and_stand_for_what_is_near(value: int) -> None:
+    bucket = bucket_of(value)
+    middle = middle_of(bucket)
+    assert bucket_of(middle) == bucket and abs(middle - value) <= ERROR * value
+    assert bucket_of(value + 1) in (bucket, bucket + 1)
+    if value < 2**11:
+        assert bucket == middle == value
+
+
+def test_no_bucket_is_left_out() -> None:
+    for bucket in range(bucket_of(2**62) + 1):
+        assert bucket_of(middle_of(bucket)) == bucket
+
+
+# Figures that need the histogram
+
+
+def test_gaps_of_very_many_lengths_have_a_stated_error() -> None:
+    """Context makes every step longer than the one before, so hardly two gaps are the same."""
+    cost = Linear("ns", per_iteration=10**7, prefill_token=1000, decode_token=10, context_token=97)
+    requests = [Request(f"r{n}", n * 10**6, 50 + n, 6000, 6000) for n in range(3)]
+    gaps: list[int] = []
+    last: dict[str, int] = {}
+
+    def listen(event: Any) -> None:
+        for id, phase, _ in getattr(event, "scheduled", []):
+            if phase == "decode":
+                gaps.append(event.end - last[id])
+            if phase == "decode" or id in event.prefill_done:
+                last[id] = event.end
+
+    limits = Limits(max_num_seqs=4, max_num_batched_tokens=512)
+    plain = outcome(Run(Vllm(), limits, cost, requests, inline=False), listen)[0]
+    quick = outcome(Run(Vllm(), limits, cost, requests, inline=False))[0]
+    assert quick == plain
+    found = quick["latency"]["itl"]
+    assert len(set(gaps)) > MOST_EXACT
+    assert found["error"] == ERROR == 2.0**-11
+    assert found["count"] == len(gaps) == 3 * 5999
+    assert found["max"] == max(gaps) and found["mean"] == sum(gaps) / len(gaps)
+    for percent in PERCENTILES:
+        assert found[f"p{percent}"] == pytest.approx(np.percentile(gaps, percent), rel=ERROR)
+    few = outcome(Run(Vllm(), limits, cost, [Request("a", 0, 5, 4096, 4096)], inline=False))[0]["latency"]["itl"]
+    assert "error" not in few and few["count"] == 4095
+
+
+# The queue
+
+
+class PendingLine(RuleBasedStateMachine):
+    """A queue in which places of a load wait, against a plain line of positions."""
+
+    @initialize(count=st.integers(1, 40), shuffled=st.booleans(), seed=st.integers(0, 99))
+    def begin(self, count: int, shuffled: bool, seed: int) -> None:
+        arrivals = list(range(count))
+        if shuffled:
+            Random(seed).shuffle(arrivals)
+        self.requests = [Request(f"r{n}", time, n + 1, 1, n + 2, n % 3) for n, time in enumerate(arrivals)]
+        self.load = load_of(self.requests)
+        self.order = sorted(range(count), key=arrivals.__getitem__)
+        self.sent = 0
+        self.queue = WaitingQueue()
+        self.line: deque[int] = deque()
+        self.known: dict[int, Any] = {}  # who has been seen is the same object ever after
+        self.out: list[int] = []
+
+    def check(self, seq: Any) -> Any:
+        r = self.requests[seq.position]
+        assert (seq.id, seq.arrival, seq.prompt_tokens, seq.max_tokens, seq.priority) == (
+            r.id, r.arrival, r.prompt, r.max_tokens, r.priority,
+        )  # fmt: skip
+        assert self.known.setdefault(seq.position, seq) is seq
+        return seq
+
+    @rule(most=st.integers(1, 6))
+    def some_stand_in_line(self, most: int) -> None:
+        end = min(self.sent + most, len(self.requests))
+        if end > self.sent:
+            self.queue.pend(self.load, self.sent, end)
+            self.line.extend(self.order[self.sent : end])
+            self.sent = end
+
+    @rule(joins=st.booleans())
+    def the_door_looks_at_one(self, joins: bool) -> None:
+        """It is put at the back by itself, or sent away."""
+        if self.sent == len(self.requests):
+            return
+        position = self.order[self.sent]
+        self.sent += 1
+        if joins:
+            r = self.requests[position]
+            seq = Sequence(position, r.id, r.arrival, r.prompt, r.max_tokens, r.priority)
+            self.queue.append(self.check(seq))
+            self.line.append(position)
+
+    @rule()
+    def the_first_is_looked_at(self) -> None:
+        seq = self.queue.head
+        assert (seq is None) is (not self.line)
+        if seq is not None:
+            assert self.check(seq).position == self.line[0]
+
+    @precondition(lambda self: self.line)
+    @rule()
+    def the_first_goes(self) -> None:
+        seq = self.check(self.queue.front())
+        self.queue.remove(seq)
+        assert seq.position == self.line.popleft()
+        self.out.append(seq.position)
+
+    @precondition(lambda self: self.line)
+    @rule(data=st.data())
+    def any_of_them_goes(self, data: Any) -> None:
+        place = data.draw(st.integers(0, len(self.line) - 1))
+        seq = self.check(list(self.queue)[place])
+        assert seq.position == self.line[place]
+        self.queue.remove(seq)
+        del self.line[place]
+        self.out.append(seq.position)
+
+    @precondition(lambda self: self.out)
+    @rule(front=st.booleans())
+    def one_comes_back(self, front: bool) -> None:
+        seq = self.known[self.out.pop()]
+        (self.queue.push_front if front else self.queue.append)(seq)
+        (self.line.appendleft if front else self.line.append)(seq.position)
+
+    @rule()
+    def all_are_looked_at(self) -> None:
+        assert [self.check(seq).position for seq in self.queue] == list(self.line)
+
+    @invariant()
+    def so_many_wait(self) -> None:
+        if hasattr(self, "queue"):
+            assert len(self.queue) == self.queue.length() == len(self.line)
+
+
+PendingLine.TestCase.settings = settings(
+    derandomize=True, max_examples=150, stateful_step_count=40, deadline=None, database=None
+)
+TestPendingLine = PendingLine.TestCase
