@@ -39,6 +39,12 @@ class LimitSettings(Table):
     max_model_len: Count | None = None
 
 
+class MemorySettings(Table):
+    """Instead of num_gpu_blocks, where the cost model knows the GPU's memory and the model's."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
 def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
     """The named parameters that a class is made with."""
     if callable_.__init__ is object.__init__:
