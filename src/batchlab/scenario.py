@@ -90,16 +90,8 @@ def load(
     workload: a workload file instead of the scenario's, relative to the current folder. check: ask every policy at once
     whether it can run this; otherwise `simulate` asks.
     """
-    try:
-        data = Path(path).read_bytes()
-        document = tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, None, None, f"not valid TOML: {error}") from error
-    places = {key: _override(document, key, value) for key, value in (overrides or {}).items()}
+    document, data = read_document(path)
+    places = override(document, overrides or {})
     if workload is not None:
         _override(document, "workload.file", os.fspath(workload))
     name = os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")  # it goes into traces
@@ -111,6 +103,24 @@ def load(
     except InputError as error:
         raise Scenario(name, "", [], {}, str(path), places).locate(error) from error.__cause__
     return replace(built, path=str(path), overrides=places)
+
+
+def read_document(path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
+    """A scenario file's tables as they stand there, and its bytes. Raises InputError."""
+    try:
+        data = Path(path).read_bytes()
+        return tomllib.loads(data.decode("utf-8")), data
+    except OSError as error:
+        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, None, None, f"not valid TOML: {error}") from error
+
+
+def override(document: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Set values in a document by dotted key. Returns each key's place, as errors name it. Raises InputError."""
+    return {key: _override(document, key, value) for key, value in overrides.items()}
 
 
 def build(

@@ -39,7 +39,7 @@ def llm_names() -> list[str]:
 
 def find_gpu(name: str, place: str = "cost.gpu") -> Gpu:
     """A GPU by its name. Raises InputError, with the name most like it."""
-    gpu: Gpu = validate(Gpu, _entry("gpus.toml", name, place, ""))
+    gpu: Gpu = validate(Gpu, _entry("gpus.toml", name, place, "GPU", ""))
     return gpu
 
 
@@ -47,7 +47,7 @@ def find_llm(name: str, place: str = "cost.llm") -> Llm:
     """A model by its name, or by a path to its config.json. Raises InputError."""
     if name.endswith(".json"):
         return read_config(Path(name))
-    entry = _entry("llms.toml", name, place, ", or a path to a Hugging Face config.json")
+    entry = _entry("llms.toml", name, place, "model", ", or give a path to its config.json")
     return shape({key: value for key, value in entry.items() if key != "origin"})
 
 
@@ -56,10 +56,11 @@ def origin_of_llm(name: str) -> str:
     return str(_read("llms.toml")[name]["origin"])
 
 
-def _entry(file: str, name: str, place: str, other: str) -> dict[str, Any]:
+def _entry(file: str, name: str, place: str, kind: str, other: str) -> dict[str, Any]:
     known = _read(file)
     if name not in known:
-        raise InputError(None, place, name, f"must be one of {', '.join(known)}{other}{nearest(name.lower(), known)}")
+        hint = nearest(name.rpartition("/")[2].lower(), known)
+        raise InputError(None, place, name, f"no such {kind}: `batchlab catalog` lists them{other}{hint}")
     return dict(known[name])
 
 

@@ -243,7 +243,7 @@ def _peaks(settings: dict[str, Any]) -> dict[str, Any]:
     for peak in PEAKS:
         found[peak] = settings[peak] if settings[peak] is not None or gpu is None else getattr(gpu, peak)
         if found[peak] is None:
-            needed = f"must name a GPU ({', '.join(catalog.gpu_names())}), or give {', '.join(PEAKS)}"
+            needed = f"must name a GPU (`batchlab catalog` lists them), or give {', '.join(PEAKS)}"
             raise SettingError("gpu", None, needed, "cost")
     return found
 
