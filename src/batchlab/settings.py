@@ -135,6 +135,8 @@ def _expectation(error: Any) -> str:
             return "is missing"
         case "greater_than_equal":
             return f"must be at least {context['ge']}"
+        case "greater_than":
+            return f"must be above {context['gt']}"
         case "less_than_equal":
             return f"must be at most {context['le']}"
         case "int_type" | "int_parsing_size":

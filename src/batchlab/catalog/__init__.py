@@ -1,6 +1,7 @@
 """GPUs and language models by name. The data is in gpus.toml and llms.toml, each entry with its origin."""
 
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -59,9 +60,15 @@ def origin_of_llm(name: str) -> str:
 def _entry(file: str, name: str, place: str, kind: str, other: str) -> dict[str, Any]:
     known = _read(file)
     if name not in known:
-        hint = nearest(name.rpartition("/")[2].lower(), known)
-        raise InputError(None, place, name, f"no such {kind}: `batchlab catalog` lists them{other}{hint}")
+        raise InputError(None, place, name, f"no such {kind}: `batchlab catalog` lists them{other}{_like(name, known)}")
     return dict(known[name])
+
+
+def _like(name: str, known: Iterable[str]) -> str:
+    """Names that begin so, else the one most like it; of Hugging Face's names the part that is the model's."""
+    own = name.rpartition("/")[2].lower()
+    longer = [repr(other) for other in known if own and other.startswith(own)]
+    return f" (did you mean {' or '.join(longer[:3])}?)" if longer else nearest(own, known)
 
 
 @cache

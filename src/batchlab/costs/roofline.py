@@ -1,6 +1,7 @@
 """A step's time from first principles: what has to be read and computed, over what the GPU can read and compute."""
 
 import math
+from pathlib import Path
 from typing import Any, Literal
 
 from batchlab import catalog
@@ -152,21 +153,24 @@ class Roofline:
             communication = self._fixed_communication + tokens * self._token_communication
         return weights, compute, kv, communication, self._step + work.moved_blocks * self._moved_block
 
-    def _attention(self, work: Work) -> tuple[tuple[float, float], tuple[float, float]]:
-        """ns of work and of reading, for the prefilling and the decoding sequences."""
-        full, window = self._full_layers, self._window
-        pairs = sum([tokens * before + tokens * (tokens + 1) // 2 for tokens, before in work.chunks]) * full
-        keys = work.prefill_context * full
-        decoded = (work.context_tokens - work.prefill_context) * full
+    def _attention(self, work: Work) -> list[tuple[float, float]]:
+        """ns of work and of reading, for the prefilling and the decoding sequences, in each kind of layers."""
+        pairs = sum([tokens * before + tokens * (tokens + 1) // 2 for tokens, before in work.chunks])
+        found = self._kinds(self._full_layers, pairs, work.prefill_context, work.context_tokens - work.prefill_context)
+        window = self._window
         if window is not None:
-            layers = self._window_layers
-            pairs += layers * sum([_pairs_in_window(tokens, before, window) for tokens, before in work.chunks])
-            keys += layers * sum([min(before, window - 1) + tokens for tokens, before in work.chunks])
-            decoded += layers * sum([min(context, window) for context in work.contexts])
-        return (
-            (pairs * self._prefill_pair, keys * self._kv_read),
-            (decoded * self._decode_pair, decoded * self._kv_read),
-        )
+            pairs = sum([_pairs_in_window(tokens, before, window) for tokens, before in work.chunks])
+            keys = sum([min(before, window - 1) + tokens for tokens, before in work.chunks])
+            decoded = sum([min(context, window) for context in work.contexts])
+            found += self._kinds(self._window_layers, pairs, keys, decoded)
+        return found
+
+    def _kinds(self, layers: int, pairs: int, keys: int, decoded: int) -> list[tuple[float, float]]:
+        """pairs, keys: of prefills, query-key pairs and keys read; decoded: of decodes, both."""
+        return [
+            (layers * pairs * self._prefill_pair, layers * keys * self._kv_read),
+            (layers * decoded * self._decode_pair, layers * decoded * self._kv_read),
+        ]
 
     def memory(self, utilization: float, step_tokens: int) -> Memory:
         """What a GPU of this configuration holds, where an engine takes the share `utilization` of what it sees.
@@ -214,6 +218,8 @@ class Roofline:
     def describe(self) -> dict[str, Any]:
         """All settings as they hold, defaults and the catalog's included, and the model's size."""
         shown = {key: value for key, value in self.settings.items() if key != "fp8"}
+        if shown["llm"].endswith(".json"):
+            shown["llm"] = Path(shown["llm"]).name  # the same wherever the run was started
         sizes = {"parameters": self.llm.parameters, "kv_values_per_token": self.llm.layers * self.llm.kv_values()}
         return {"model": "roofline", **shown, **sizes}
 
