@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.table import Table
 
 from batchlab import catalog as catalog_room
 from batchlab import costs
 from batchlab.cli.run import parse_setting
-from batchlab.cli.tables import NS_IN_MS, console, plain_table, say
+from batchlab.cli.tables import NS_IN_MS, console, fitted, plain_table, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
 from batchlab.costs.sheet import sizes, typical_steps
@@ -91,21 +93,26 @@ def _print(document: dict[str, Any]) -> None:
             say(out, line)
     else:
         say(out, ", ".join(f"{key} = {value}" for key, value in settings.items()))
-    in_ms = document["unit"] == "ns"
-    terms = TERMS if "memory" in document else ()
-    unit = "ms" if in_ms else document["unit"] + "s"
-    numeric = (unit, "tokens/s", *terms)
-    columns = ["step", unit, *(["tokens/s"] if in_ms else []), *(["binds"] if terms else []), *terms]
-    table = plain_table(*columns, numeric=numeric)
-    for step in document["steps"]:
-        duration = step["duration"]
-        row = [step["step"], f"{duration / NS_IN_MS:,.3f}" if in_ms else f"{duration:,}"]
-        if in_ms:
-            row.append(f"{step['tokens'] * 1e9 / duration:,.0f}")
-        if terms:
-            row += [step["binds"], *(f"{step['terms'][term] / NS_IN_MS:,.3f}" for term in terms)]
-        table.add_row(*row)
-    out.print(table)
+    out.print(_steps(out, document))
+
+
+def _steps(out: Console, document: dict[str, Any]) -> Table:
+    """A row a typical step: its time, and the terms where there are any."""
+    steps = document["steps"]
+    columns: dict[str, list[str]] = {"step": [step["step"] for step in steps]}
+    if document["unit"] == "ns":
+        columns["ms"] = [_ms(step["duration"]) for step in steps]
+        columns["tokens/s"] = [f"{step['tokens'] * 1e9 / step['duration']:,.0f}" for step in steps]
+    else:
+        columns[f"{document['unit']}s"] = [f"{step['duration']:,}" for step in steps]
+    if "memory" in document:
+        columns["binds"] = [step["binds"] for step in steps]
+        columns |= {term: [_ms(step["terms"][term]) for step in steps] for term in TERMS}
+    return fitted(out, columns, tuple(name for name in columns if name not in ("step", "binds")))
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / NS_IN_MS:,.3f}"
 
 
 def _memory_lines(settings: dict[str, Any], memory: dict[str, Any]) -> list[str]:

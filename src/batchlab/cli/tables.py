@@ -39,6 +39,8 @@ SHORT = {
     "TTFT (ms)": "TTFT",
     "E2E (ms)": "E2E ms",
     "max ITL (ms)": "max ITL",
+    "communication": "comm",
+    "overhead": "over",
 }
 """Headings for narrow terminals."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")

@@ -79,7 +79,7 @@ class Roofline:
         settings |= _peaks(settings)
         if moved_block_us is None:
             moved = SWAP_BLOCK * self.llm.kv_values() * self.llm.layers * BYTES[settings["kv_dtype"]]
-            settings["moved_block_us"] = moved / PCIE_BYTES_PER_NS / 1000
+            settings["moved_block_us"] = round(moved / PCIE_BYTES_PER_NS / 1000, 3)
         self.settings: dict[str, Any] = settings
         _check(settings, self.llm.heads, self.llm.layers)
         self._prepare()
@@ -120,7 +120,9 @@ class Roofline:
 
     def duration(self, work: Work) -> int:
         """The sum in whole ns, rounded half up."""
-        return max(1, math.floor(sum(self._terms(work)) + 0.5))
+        weights, compute, kv, communication, overhead = self._terms(work)
+        # not sum(), which adds floats otherwise from Python 3.12 on
+        return max(1, math.floor(weights + compute + kv + communication + overhead + 0.5))
 
     def breakdown(self, work: Work) -> dict[str, float]:
         """ns of a step by what they are spent on; their sum is the duration before rounding.
