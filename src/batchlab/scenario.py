@@ -103,7 +103,7 @@ def load(
     name = os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")  # it goes into traces
     try:
         source = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
-        built = build(document, name, source, engines, folder)
+        built = build(document, name, source, engines, folder, Path(path).parent)
         for run in built.runs if check else ():
             run.check()
     except InputError as error:
@@ -117,13 +117,17 @@ def build(
     source: Mapping[str, Any] | None = None,
     engines: Sequence[str] = (),
     folder: Path = Path(),
+    cost_folder: Path | None = None,
 ) -> Scenario:
     """A scenario from a document of the file's shape; it finds its workload file from `folder`.
+
+    cost_folder: where the paths in [cost] count from, if not from there.
 
     Raises InputError; one about the document comes without a file.
     """
     table: ScenarioTable = validate(ScenarioTable, dict(document))
     written_out = table.workload.written_out
+    home = folder if cost_folder is None else cost_folder
     engine = dict(table.engine)
     named = _policy_names(engine.pop("policy", list(engines) or None))
     chosen = list(engines) or named
@@ -134,13 +138,13 @@ def build(
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
-        requests = columns = table.workload.read(folder, costs.build(table.cost).unit)
+        requests = columns = table.workload.read(folder, costs.build(table.cost, home).unit)
         source = columns.source()
     if table.workload.clients is None and table.workload.think_time:
         raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
     count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
-    runs = [_run(policy, engine, table, requests, source) for policy in chosen]
+    runs = [_run(policy, engine, table, requests, source, home) for policy in chosen]
     ignored = {
         p: [key for key in engine if key in LIMITS and key not in policies.settings_of(policies.find(p))]
         for p in engines
@@ -164,7 +168,12 @@ def _policy_names(chosen: Any) -> list[str]:
 
 
 def _run(
-    name: str, engine: Mapping[str, Any], table: ScenarioTable, requests: Sequence[Request], source: dict[str, Any]
+    name: str,
+    engine: Mapping[str, Any],
+    table: ScenarioTable,
+    requests: Sequence[Request],
+    source: dict[str, Any],
+    home: Path,
 ) -> Run:
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
@@ -173,7 +182,7 @@ def _run(
     return Run(
         policy=policy,
         limits=_limits(policy, engine, table.queue),
-        cost=costs.build(table.cost),
+        cost=costs.build(table.cost, home),
         requests=requests,
         max_iterations=table.run.max_iterations,
         engine=name,

@@ -6,7 +6,11 @@ from batchlab.core.work import Work
 
 
 class CostModel(Protocol):
-    """How long a step takes, as an integer of at least 1 in `unit`."""
+    """How long a step takes, as an integer of at least 1 in `unit`.
+
+    One that may be asked about steps it was not measured for also has `remarks() -> list[str]`: what a user must be
+    told after a run.
+    """
 
     unit: str
     """`iteration`, `cost unit` or `ns`."""
