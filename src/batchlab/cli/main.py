@@ -4,6 +4,7 @@ import click
 
 import batchlab
 from batchlab._build import build_kind
+from batchlab.cli.calibrate import calibrate
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.engines import engines
@@ -24,3 +25,4 @@ cli.add_command(verify)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(validate)
+cli.add_command(calibrate)

@@ -30,7 +30,9 @@ SECONDS = {"tpot": (1000, "ms"), "ttft": (1, "s"), "ttft_queued": (1, "s"), "e2e
     help="Planned arrivals instead of the measured ones: CSV with arrival_time_ns, input_toks and output_toks, or a "
     "Mooncake trace (.jsonl), whose block hashes feed the prefix cache.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An engine setting: --set num_gpu_blocks=9000")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="An engine setting: --set num_gpu_blocks=9000"
+)
 @click.option(
     "--within",
     "bounds",
@@ -140,7 +142,9 @@ def _print(document: dict[str, Any], run: Run) -> None:
         out.print(_over_time(document["over_time"]))
         out.print()
     moved = document["amplification_pct_per_pct"]
-    parts = [f"{METRICS[name]} {of['mean']:+.1f} % (P99 {of['p99']:+.1f} %)" for name, of in moved.items() if "p99" in of]
+    parts = [
+        f"{METRICS[name]} {of['mean']:+.1f} % (P99 {of['p99']:+.1f} %)" for name, of in moved.items() if "p99" in of
+    ]
     say(out, f"1 % more step time moves the means: {', '.join(parts)}")
     say(
         out,

@@ -43,7 +43,7 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
 
 
 def load(path: Path) -> CostModel:
-    """The cost model of a file with a [cost] section; relative paths count from the file's folder. Raises InputError."""
+    """The cost model of a file with a [cost] section; relative paths count from its folder. Raises InputError."""
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

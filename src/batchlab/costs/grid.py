@@ -89,7 +89,7 @@ def _place(axis: Sequence[float], value: float) -> tuple[int, float]:
 
 
 def _spread(values: Floats, axes: Sequence[Sequence[float]]) -> None:
-    """Where there is no prefill its history says nothing, and where there is no decode its context: one value for all."""
+    """Without prefill its history says nothing, and without decodes their context: one value for all."""
     if axes[0][0] == 0:
         values[0] = _first_known(values[0], 0)
         if axes[2][0] == 0:
@@ -120,7 +120,7 @@ def _filled(values: Floats, axes: Sequence[Floats]) -> Floats:
 
 
 def _fill_along(values: Floats, axis: int, sizes: Floats, beyond: bool, found: Floats, width: Floats) -> None:
-    """Put into `found` what a line along one axis says of unknown cells, where its interval is narrower than `width`."""
+    """Put into `found` what lines along one axis say of unknown cells, where the interval is narrower than `width`."""
     lines, into, widths = (np.moveaxis(array, axis, 0) for array in (values, found, width))
     count = len(sizes)
     place = np.arange(count).reshape(-1, 1, 1, 1)

@@ -52,7 +52,7 @@ def compared(run: Recorded, found: Replay) -> dict[str, Any]:
 
 
 def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
-    """Mean of running, waiting and KV % at the recorded moments, measured and predicted, and the mean absolute error."""
+    """Means of running, waiting and KV % at the recorded moments, and the mean absolute error."""
     states = [found.state_at(row["t"]) for row in run.series]
     of: dict[str, tuple[Callable[[Any], float], Callable[[Any], float]]] = {
         "running": (lambda row: row["running"], lambda state: state[1]),
@@ -74,7 +74,7 @@ def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
 
 
 def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
-    """By how many percent each metric's mean and P99 move if all steps take 1 % longer: half the way from -1 to +1 %."""
+    """By how many % each metric's mean and P99 move if all steps take 1 % longer: half the way from -1 to +1 %."""
     output, arrival = recorded.requests.field("output"), recorded.arrival
     ends = []
     for factor in (1 - STEP_CHANGE, 1 + STEP_CHANGE):

@@ -67,7 +67,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     arrival = np.array([round((row["arrival_time"] - start) * NS) for row in rows], np.int64)
     lengths = [np.array([row[name] for row in rows], np.int64) for name in LENGTHS]
     requests = Columns(arrival, lengths[0], lengths[1], ids=[str(row["request_id"]) for row in rows])
-    notes = []
+    notes: list[str] = []
     if workload is not None:
         requests = _planned(workload, requests)
     engine = _engine(meta, folder / "meta.json", notes)

@@ -1,0 +1,141 @@
+"""batchlab calibrate."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import console, plain_table, say
+from batchlab.errors import InputError
+from batchlab.files import whole_file
+
+if TYPE_CHECKING:
+    from batchlab.calibrate.fit import Errors, Floats
+
+
+@click.command()
+@click.argument("data", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(), metavar="FILE", help="TOML file to write.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An engine setting, for a run folder.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+def calibrate(data: str, output: str, settings: tuple[str, ...], as_json: bool) -> None:
+    """Fit a linear cost to measured DATA and write it as a [cost] section, with the range it was fitted in.
+
+    DATA is a CSV file of measured steps, a trace (.jsonl) whose clock is a real one in ns, or the folder of a served
+    run (requests.jsonl and meta.json), as for `validate`. Every fifth step or request is held out; the errors printed
+    are of these. The coefficients written are, for steps, fitted to all of them, for a run, to the others.
+    """
+    source = Path(data)
+    if Path(output).resolve() == source.resolve():
+        raise InputError(output, None, None, "would overwrite the data")
+    changed = {key.removeprefix("engine."): value for key, value in map(parse_setting, settings)}
+    if not source.is_dir() and changed:
+        raise InputError("--set", None, None, "only for the folder of a served run")
+    document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
+    with whole_file(output) as file:
+        file.write(toml(document))
+    if as_json:
+        print(json.dumps(document, indent=1, ensure_ascii=False))
+    else:
+        _print(document, output)
+    for line in document["notes"]:
+        note(line)
+
+
+def _from_steps(source: Path) -> dict[str, Any]:
+    from batchlab.calibrate.fit import errors, fit, held_out
+    from batchlab.calibrate.steps import read_steps
+
+    features, times = read_steps(source)
+    held = held_out(len(times))
+    partial = fit(features[~held], times[~held])
+    found = {"step": errors(features[held] @ partial, times[held])} if held.any() else {}
+    notes = [] if held.any() else [f"{len(times)} steps are too few to hold any out: the error is not known"]
+    return _document(source, "steps", len(times), fit(features, times), features, found, notes)
+
+
+def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    from batchlab.calibrate.served import ROUNDS, fit_served
+    from batchlab.validate.recorded import recorded
+
+    run = recorded(source)
+    with Console(stderr=True).status("") as status:  # shown on a terminal only
+        found = fit_served(run, settings, lambda rounds: status.update(f"simulation {rounds} of at most {ROUNDS}"))
+    notes = list(run.notes)
+    if not found.settled:
+        notes.append(f"the fit had not settled after {found.rounds} simulations")
+    if not found.errors:
+        notes.append(f"{len(run.requests)} requests are too few to hold any out: the error is not known")
+    return _document(source, "requests", len(run.requests), found.coefficients, found.steps, found.errors, notes)
+
+
+def _document(
+    source: Path,
+    unit: str,
+    count: int,
+    coefficients: "Floats",
+    features: "Floats",
+    found: "dict[str, Errors]",
+    notes: list[str],
+) -> dict[str, Any]:
+    from batchlab.calibrate.fit import NAMES
+    from batchlab.costs.linear import RANGED
+
+    return {
+        "data": source.name,
+        "fitted_to": unit,
+        "count": count,
+        "cost": {"model": "linear", "unit": "ns", **dict(zip(NAMES, map(float, coefficients), strict=True))},
+        "fitted": {name: [float(c.min()), float(c.max())] for name, c in zip(RANGED, features.T[1:], strict=True)},
+        "held_out_errors_pct": {name: dataclasses.asdict(of) for name, of in found.items()},
+        "notes": notes,
+    }
+
+
+def toml(document: dict[str, Any]) -> str:
+    """The file: where it comes from, and the [cost] section."""
+    lines = [
+        f"# Fitted to {document['count']:,} {document['fitted_to']} of {json.dumps(document['data'])[1:-1]}, "
+        "no coefficient below 0."
+    ]
+    for name, of in document["held_out_errors_pct"].items():
+        lines.append(
+            f"# Held out, {of['count']:,}: {name} is off by {of['mean']:.1f} % on average (P95 {of['p95']:.1f} %, "
+            f"bias {of['bias']:+.1f} %)."
+        )
+    lines += ["", "[cost]"]
+    for key, value in document["cost"].items():
+        lines.append(f"{key} = {json.dumps(value) if isinstance(value, str) else f'{value:.6g}'}")
+    ranges = ", ".join(f"{name} = [{low:g}, {high:g}]" for name, (low, high) in _outward(document["fitted"]))
+    return "\n".join([*lines, f"fitted = {{ {ranges} }}", ""])
+
+
+def _outward(fitted: dict[str, list[float]]) -> list[tuple[str, tuple[float, float]]]:
+    """The ranges, whole numbers at least as wide."""
+    return [(name, (float(low // 1), float(-(-high // 1)))) for name, (low, high) in fitted.items()]
+
+
+def _print(document: dict[str, Any], output: str) -> None:
+    out = console()
+    say(out, f"linear cost fitted to {document['count']:,} {document['fitted_to']} of {document['data']}, in {output}")
+    out.print()
+    shown = plain_table("", "us", numeric=("us",))
+    for name, value in document["cost"].items():
+        if not isinstance(value, str):
+            shown.add_row(name, f"{value / 1000:,.4f}")
+    out.print(shown)
+    out.print()
+    heads = ("held out", "bias %", "mean %", "P50 %", "P95 %", "worst %")
+    shown = plain_table("error of", *heads, numeric=heads)
+    for name, of in document["held_out_errors_pct"].items():
+        values = (of[key] for key in ("bias", "mean", "p50", "p95", "worst"))
+        bias, *rest = values
+        shown.add_row(name, f"{of['count']:,}", f"{bias:+.2f}", *(f"{value:.2f}" for value in rest))
+    out.print(shown)
+    out.print()
+    ranges = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in _outward(document["fitted"]))
+    say(out, f"fitted range: {ranges}; a run that leaves it says so")
