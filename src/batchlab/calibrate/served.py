@@ -23,14 +23,15 @@ ROUNDS = 15
 DAMPED_AFTER = 3
 """Rounds after which a fit moves only half the way: under preemptions two schedules can chase each other."""
 SETTLED = 2e-3
-"""Mean relative change of the predicted sums at which it stops."""
+"""Relative change of the predicted sums, under one schedule, at which it stops."""
 
 
 class _Recording(Linear):
     """A linear cost that keeps what each step computed; as an observer it hears when each ended."""
 
     def __init__(self, coefficients: Floats) -> None:
-        super().__init__("ns", *map(float, coefficients))  # in the order of NAMES
+        base, prefill, decode, context = map(float, coefficients)
+        super().__init__("ns", base, prefill, decode, context)
         self._work: list[tuple[float, ...]] = []
         self._serials: list[int] = []
         self._end: dict[int, int] = {}
@@ -68,13 +69,14 @@ class Served:
     steps: Floats
 
 
-def fit_served(run: Recorded, settings: Mapping[str, Any], on_round: Callable[[int], object] = int) -> Served:
+def fit_served(
+    run: Recorded, settings: Mapping[str, Any], on_round: Callable[[int], object] = lambda rounds: None
+) -> Served:
     """Fit a run. settings: of the engine, instead of the recorded ones. on_round: called before each simulation."""
     coefficients = np.array(START)
     measured = _measured_sums(run)
     held = held_out(len(run.requests))
     seen = np.concatenate([~held, ~held]) & (measured > 0)
-    previous = np.zeros(len(measured))
     settled = False
     rounds = 0
     while rounds < ROUNDS and not settled:
@@ -83,10 +85,10 @@ def fit_served(run: Recorded, settings: Mapping[str, Any], on_round: Callable[[i
         features, steps = _sums(run, settings, coefficients)
         used = seen & (features[:, 0] > 0)
         fitted = fit(features[used], measured[used])
-        coefficients = fitted if rounds <= DAMPED_AFTER else (coefficients + fitted) / 2
-        now = features @ coefficients
-        settled = bool(np.abs(now - previous)[used].mean() < SETTLED * now[used].mean())
-        previous = now
+        moved = fitted if rounds <= DAMPED_AFTER else (coefficients + fitted) / 2
+        change = np.abs(features @ (moved - coefficients)).sum()
+        settled = bool(change < SETTLED * (features @ moved).sum())
+        coefficients = moved
     found = _latencies(replay(prepare(run, _Recording(coefficients), settings)), run)
     wanted = _latencies(run, run)
     several = np.array(run.requests.field("output")) > 1

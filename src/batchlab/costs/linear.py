@@ -50,13 +50,13 @@ class Linear:
                 raise SettingError(name, value, "must be a number from 0 to 2^40", section="cost")
         if not any(self.coefficients.values()):
             raise SettingError("per_iteration", 0, "at least one coefficient must be above 0", section="cost")
-        self._ranges = _ranges(fitted)
+        self.ranges = _ranges(fitted)
         self.timed = 0
         self.outside: dict[str, int] = {}
 
     def duration(self, work: Work) -> int:
         """The stated sum, rounded."""
-        if self._ranges:
+        if self.ranges:
             self._count(work)
         c = self.coefficients
         total = (
@@ -71,7 +71,8 @@ class Linear:
     def _count(self, work: Work) -> None:
         self.timed += 1
         sizes = (work.prefill_tokens, work.decode_tokens + work.padding_tokens, work.context_tokens)
-        for name, (low, high), size in zip(RANGED, self._ranges, sizes, strict=True):
+        for name, size in zip(RANGED, sizes, strict=True):
+            low, high = self.ranges.get(name, (0, math.inf))
             if not low <= size <= high:
                 self.outside[name] = self.outside.get(name, 0) + 1
 
@@ -79,7 +80,7 @@ class Linear:
         """What is to be said after a run."""
         return [
             f"{self.outside[name]:,} of {self.timed:,} steps lie outside the fitted {name}, {low:,.0f} to {high:,.0f}"
-            for name, (low, high) in zip(RANGED, self._ranges, strict=False)
+            for name, (low, high) in self.ranges.items()
             if name in self.outside
         ]
 
@@ -88,14 +89,13 @@ class Linear:
         return {"model": "linear", **self.coefficients}
 
 
-def _ranges(fitted: dict[str, list[float]] | None) -> list[tuple[float, float]]:
-    """The range of each of RANGED, none without a fit. Raises SettingError."""
-    if fitted is None:
-        return []
-    for name, value in fitted.items():
+def _ranges(fitted: dict[str, list[float]] | None) -> dict[str, tuple[float, float]]:
+    """Lowest and highest by name, for names of RANGED. Raises SettingError."""
+    found = {}
+    for name, value in (fitted or {}).items():
         if name not in RANGED:
             raise SettingError(f"fitted.{name}", None, f"unknown key{nearest(name, RANGED)}", section="cost")
         if len(value) != 2 or not all(math.isfinite(end) for end in value) or value[0] > value[1]:
             raise SettingError(f"fitted.{name}", value, "must be [lowest, highest]", section="cost")
-    found = [fitted.get(name, [0.0, math.inf]) for name in RANGED]
-    return [(low, high) for low, high in found]
+        found[name] = (value[0], value[1])
+    return found

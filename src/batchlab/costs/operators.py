@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from batchlab.core.work import Work
-from batchlab.costs.profile import Profile, load, load_collectives
+from batchlab.costs.profile import Line, Profile, load, load_collectives
 from batchlab.costs.waves import Waves
 from batchlab.errors import SettingError
 
@@ -30,8 +30,9 @@ class Operators:
     kernels rise in steps; otherwise the line between two sizes. unequal_contexts: with the profile's skew.csv and the
     GPU's `sms`, the penalty of unequal contexts (waves.py); kv_heads are those of one GPU. saturation: its one
     parameter, fitted to skew.csv if not given. tensor_parallel: GPUs that all-reduce `hidden_size` values a token by
-    the times in `collectives`. expert_parallel: GPUs that share a layer's `experts`, of which each token takes
-    experts_per_token, by the profile's moe.csv. Blocks swapped in or out cost nothing here.
+    the times in `collectives`. expert_parallel: GPUs, each with as many tokens of its own, that share a layer's
+    `experts`, of which each token takes experts_per_token; the profile's moe.csv has their times. Blocks swapped in or
+    out cost nothing here.
     """
 
     unit = "ns"
@@ -57,7 +58,7 @@ class Operators:
         expert_parallel: int = 1,
     ) -> None:
         given = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
-        self._settings = {**given, "profile": Path(profile).name}
+        self._settings = given | {key: Path(given[key]).name for key in self.files if given[key] is not None}
         for name in ("layers", "sms", "kv_heads", "tensor_parallel", "hidden_size", "experts", "experts_per_token"):
             if given[name] is not None and given[name] < 1:
                 raise _wrong(name, given[name], "must be at least 1")
@@ -70,14 +71,15 @@ class Operators:
         self._dense: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._waves = self._make_waves(unequal_contexts, sms, kv_heads, saturation)
+        self._parallel = (tensor_parallel, expert_parallel)
         self._reduce = None
-        if tensor_parallel > 1:
+        if tensor_parallel > 1 or expert_parallel > 1:
             if hidden_size is None or collectives is None:
                 missing = "hidden_size" if hidden_size is None else "collectives"
-                raise _wrong(missing, None, "is missing: tensor_parallel > 1 needs it for the all-reduces")
+                raise _wrong(missing, None, "is missing: more than one GPU needs it for what they exchange")
             self._reduce = load_collectives(collectives)
-            self._reduced_bytes = hidden_size * BYTES
-        self._set_experts(experts, experts_per_token, expert_parallel)
+            self._token_bytes = hidden_size * BYTES
+        self._set_experts(experts, experts_per_token)
         self.timed = 0
         self.outside = 0
 
@@ -95,10 +97,11 @@ class Operators:
         self._settings["saturation"] = saturation
         return Waves(sms, kv_heads, saturation)
 
-    def _set_experts(self, experts: int | None, per_token: int | None, parallel: int) -> None:
+    def _set_experts(self, experts: int | None, per_token: int | None) -> None:
+        parallel = self._parallel[1]
         self._experts = None
         if self.profile.moe is None:
-            if experts is not None or per_token is not None:
+            if experts is not None or per_token is not None or parallel != 1:
                 raise _wrong("experts", experts, f"has no use: {self.profile.folder} has no moe.csv")
             return
         if experts is None or per_token is None:
@@ -106,7 +109,7 @@ class Operators:
             raise _wrong(missing, None, "is missing: the profile has a moe.csv")
         if per_token > experts or not 1 <= parallel <= experts:
             raise _wrong("experts", experts, "must be at least experts_per_token and expert_parallel")
-        self._experts = (experts, per_token, parallel)
+        self._experts = (experts, per_token)
 
     def duration(self, work: Work) -> int:
         """The sum, in ns."""
@@ -153,16 +156,28 @@ class Operators:
         if known is None:
             known = self.layers * self.profile.layer(tokens, self.tiles) + self.profile.once(tokens, self.tiles)
             if self._reduce is not None:
-                known += (2 * self.layers + 1) * self._reduce(tokens * self._reduced_bytes)
+                known += self._exchange_us(self._reduce, tokens)
             if self._experts is not None and self.profile.moe is not None:
                 known += self.layers * self._experts_us(tokens)
             self._dense[tokens] = known
         return known
 
+    def _exchange_us(self, reduce: Line, tokens: int) -> float:
+        """All-reduces after attention and MLP of each layer and after the embedding; with expert parallelism, what is
+        gathered before and scattered after the experts, together an all-reduce of all GPUs' tokens."""
+        tensor, expert = self._parallel
+        us = 0.0
+        if tensor > 1:
+            us += (2 * self.layers + 1) * reduce(tokens * self._token_bytes)
+        if expert > 1:
+            us += self.layers * reduce(tokens * expert * self._token_bytes)
+        return us
+
     def _experts_us(self, tokens: int) -> float:
         """One layer's experts on one GPU: its share of the gathered tokens, over the experts that these hit."""
         assert self._experts is not None and self.profile.moe is not None
-        experts, per_token, parallel = self._experts
+        experts, per_token = self._experts
+        parallel = self._parallel[1]
         gathered = tokens * parallel
         hit = experts / parallel * (1 - (1 - per_token / experts) ** gathered)
         return self.profile.moe(gathered / parallel, 0, hit, 0)
