@@ -26,14 +26,16 @@ class Errors:
     worst: float
 
 
-def fit(features: Floats, times: Floats) -> Floats:
-    """The coefficients, none negative, with the least sum of squared relative errors.
+def fit(features: Floats, times: Floats, spread: Floats | None = None) -> Floats:
+    """The coefficients, none negative, with the least sum of squared errors, each over its expected `spread`.
 
-    Exact: with so few coefficients every choice of those that stay 0 is tried.
+    Without `spread` the errors are relative ones. Exact: with so few coefficients every choice of those that stay 0 is
+    tried.
     """
-    weighted, target = features / times[:, None], np.ones(len(times))
+    expected = times if spread is None else spread
+    weighted, target = features / expected[:, None], times / expected
     count = features.shape[1]
-    best, least = np.zeros(count), float(len(times))
+    best, least = np.zeros(count), float((target**2).sum())
     for size in range(1, count + 1):
         for kept in combinations(range(count), size):
             part = weighted[:, kept]

@@ -19,10 +19,10 @@ from batchlab.validate.replay import Replay, prepare, replay
 
 START = (2e7, 1e5, 1e4, 50.0)
 """What the first simulation takes, ns, by NAMES: an 8B model on a large GPU, roughly."""
-ROUNDS = 15
+ROUNDS = 25
 DAMPED_AFTER = 3
 """Rounds after which a fit moves only half the way: under preemptions two schedules can chase each other."""
-SETTLED = 2e-3
+SETTLED = 5e-4
 """Relative change of the predicted sums, under one schedule, at which it stops."""
 
 
@@ -76,6 +76,7 @@ def fit_served(
     coefficients = np.array(START)
     measured = _measured_sums(run)
     held = held_out(len(run.requests))
+    spread = np.sqrt(measured)  # as of a sum of independent errors, one a step
     seen = np.concatenate([~held, ~held]) & (measured > 0)
     settled = False
     rounds = 0
@@ -84,7 +85,7 @@ def fit_served(
         on_round(rounds)
         features, steps = _sums(run, settings, coefficients)
         used = seen & (features[:, 0] > 0)
-        fitted = fit(features[used], measured[used])
+        fitted = fit(features[used], measured[used], spread[used])
         moved = fitted if rounds <= DAMPED_AFTER else (coefficients + fitted) / 2
         change = np.abs(features @ (moved - coefficients)).sum()
         settled = bool(change < SETTLED * (features @ moved).sum())
