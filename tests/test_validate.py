@@ -240,6 +240,20 @@ def test_steps_that_are_not_linear_show_an_error_on_what_was_held_out(tmp_path: 
     assert all(document["cost"][name] >= 0 for name in TRUE)
 
 
+def test_a_table_is_the_steps_themselves(tmp_path: Path) -> None:
+    rows = [(q, n, 1000 + 2 * q + (50 if n == 4 else 10 * n)) for q in (0, 8, 16) for n in (1, 2, 4)]
+    (tmp_path / "in").mkdir()
+    profiles.write(tmp_path / "in" / "steps.csv", "prefill_tokens,decodes,time_us", rows)
+    ended = invoke("calibrate", tmp_path / "in" / "steps.csv", "-o", tmp_path / "c.toml", "--model", "table", "--json")
+    found = json.loads(ended.stdout)["held_out_errors_pct"]
+    assert found["between prefill_tokens"]["worst"] == pytest.approx(0, abs=1e-9)
+    off = 10 + 40 / 3 - 20  # two decodes, from those of one and four
+    assert found["between decodes"]["worst"] == pytest.approx(100 * off / 1020)
+    assert isinstance(costs.load(tmp_path / "c.toml"), costs.Table)
+    refused = invoke("calibrate", tmp_path, "-o", tmp_path / "d.toml", "--model", "table")
+    assert "takes a CSV file" in str(refused.exception)
+
+
 def test_a_trace_in_ns_is_fitted(tmp_path: Path) -> None:
     chosen = random.Random(4)
     requests = [Request(f"r{i}", i * 10**7, chosen.randint(1, 900), 40, 40) for i in range(30)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,22 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("data", type=click.Path())
 @click.option("-o", "--output", required=True, type=click.Path(), metavar="FILE", help="TOML file to write.")
+@click.option(
+    "--model",
+    type=click.Choice(["linear", "table"]),
+    default="linear",
+    show_default=True,
+    help="table: no fit, the steps themselves; a CSV file whose steps are all combinations of a few sizes.",
+)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="An engine setting, for a run folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-def calibrate(data: str, output: str, settings: tuple[str, ...], as_json: bool) -> None:
+def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_json: bool) -> None:
     """Fit a linear cost to measured DATA and write it as a [cost] section, with the range it was fitted in.
 
     DATA is a CSV file of measured steps, a trace (.jsonl) whose clock is a real one in ns, or the folder of a served
     run (requests.jsonl and meta.json), as for `validate`. Every fifth step or request is held out; the errors printed
-    are of these. The coefficients written are, for steps, fitted to all of them, for a run, to the others.
+    are of these. The coefficients written are, for steps, fitted to all of them, for a run, to the others. A table has
+    no fit: its errors are of each step taken from its neighbours.
     """
     source = Path(data)
     if Path(output).resolve() == source.resolve():
@@ -35,7 +44,10 @@ def calibrate(data: str, output: str, settings: tuple[str, ...], as_json: bool) 
     changed = {key.removeprefix("engine."): value for key, value in map(parse_setting, settings)}
     if not source.is_dir() and changed:
         raise InputError("--set", None, None, "only for the folder of a served run")
-    document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
+    if model == "table":
+        document = _table(source, Path(output))
+    else:
+        document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
     with whole_file(output) as file:
         file.write(toml(document))
     if as_json:
@@ -56,6 +68,35 @@ def _from_steps(source: Path) -> dict[str, Any]:
     found = {"step": errors(features[held] @ partial, times[held])} if held.any() else {}
     notes = [] if held.any() else [f"{len(times)} steps are too few to hold any out: the error is not known"]
     return _document(source, "steps", len(times), fit(features, times), features, found, notes)
+
+
+def _table(source: Path, output: Path) -> dict[str, Any]:
+    """The steps as they are; the error is that of each one where it is taken from its neighbours on one axis."""
+    import numpy as np
+
+    from batchlab.calibrate.fit import errors
+    from batchlab.costs.grid import left_out
+    from batchlab.costs.table import COLUMNS, Table, read_steps
+
+    if source.is_dir() or source.suffix == ".jsonl":
+        raise InputError(source, None, None, "--model table takes a CSV file of measured steps")
+    cost = Table(str(source))
+    points = read_steps(source, cost.tolerance)
+    found = {}
+    for name, pairs in zip(COLUMNS, left_out(points), strict=True):
+        if pairs:
+            predicted, measured = np.array(pairs).T
+            found[f"between {name}"] = errors(predicted, measured)
+    fitted = {name: [axis[0], axis[-1]] for name, axis in zip(COLUMNS, cost.grid.axes, strict=True) if axis[-1]}
+    return {
+        "data": source.name,
+        "fitted_to": "steps",
+        "count": len(points),
+        "cost": {"model": "table", "file": os.path.relpath(source, output.parent)},
+        "fitted": fitted,
+        "held_out_errors_pct": {name: dataclasses.asdict(of) for name, of in found.items()},
+        "notes": [] if found else ["no size has three steps in a row: the error between them is not known"],
+    }
 
 
 def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
@@ -98,10 +139,9 @@ def _document(
 
 def toml(document: dict[str, Any]) -> str:
     """The file: where it comes from, and the [cost] section."""
-    lines = [
-        f"# Fitted to {document['count']:,} {document['fitted_to']} of {json.dumps(document['data'])[1:-1]}, "
-        "no coefficient below 0."
-    ]
+    source = f"{document['count']:,} {document['fitted_to']} of {json.dumps(document['data'])[1:-1]}"
+    linear = document["cost"]["model"] == "linear"
+    lines = [f"# Fitted to {source}, no coefficient below 0." if linear else f"# The {source}."]
     for name, of in document["held_out_errors_pct"].items():
         lines.append(
             f"# Held out, {of['count']:,}: {name} is off by {of['mean']:.1f} % on average (P95 {of['p95']:.1f} %, "
@@ -110,8 +150,10 @@ def toml(document: dict[str, Any]) -> str:
     lines += ["", "[cost]"]
     for key, value in document["cost"].items():
         lines.append(f"{key} = {json.dumps(value) if isinstance(value, str) else f'{value:.6g}'}")
-    ranges = ", ".join(f"{name} = [{low:g}, {high:g}]" for name, (low, high) in _outward(document["fitted"]))
-    return "\n".join([*lines, f"fitted = {{ {ranges} }}", ""])
+    if linear:
+        ranges = ", ".join(f"{name} = [{low:.0f}, {high:.0f}]" for name, (low, high) in _outward(document["fitted"]))
+        lines.append(f"fitted = {{ {ranges} }}")
+    return "\n".join([*lines, ""])
 
 
 def _outward(fitted: dict[str, list[float]]) -> list[tuple[str, tuple[float, float]]]:
@@ -121,14 +163,16 @@ def _outward(fitted: dict[str, list[float]]) -> list[tuple[str, tuple[float, flo
 
 def _print(document: dict[str, Any], output: str) -> None:
     out = console()
-    say(out, f"linear cost fitted to {document['count']:,} {document['fitted_to']} of {document['data']}, in {output}")
+    model = document["cost"]["model"]
+    say(out, f"{model} cost from {document['count']:,} {document['fitted_to']} of {document['data']}, in {output}")
     out.print()
-    shown = plain_table("", "us", numeric=("us",))
-    for name, value in document["cost"].items():
-        if not isinstance(value, str):
-            shown.add_row(name, f"{value / 1000:,.4f}")
-    out.print(shown)
-    out.print()
+    if model == "linear":
+        shown = plain_table("", "us", numeric=("us",))
+        for name, value in document["cost"].items():
+            if not isinstance(value, str):
+                shown.add_row(name, f"{value / 1000:,.4f}")
+        out.print(shown)
+        out.print()
     heads = ("held out", "bias %", "mean %", "P50 %", "P95 %", "worst %")
     shown = plain_table("error of", *heads, numeric=heads)
     for name, of in document["held_out_errors_pct"].items():
@@ -138,4 +182,4 @@ def _print(document: dict[str, Any], output: str) -> None:
     out.print(shown)
     out.print()
     ranges = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in _outward(document["fitted"]))
-    say(out, f"fitted range: {ranges}; a run that leaves it says so")
+    say(out, f"measured range: {ranges}; a run that leaves it says so")

@@ -57,26 +57,22 @@ class Grid:
         return max(time, 0.0)
 
 
-def left_out(points: Mapping[Point, float], sample: int = 1) -> list[float]:
-    """Relative errors where a point is taken from its neighbours on an axis: each inner point, each axis.
+def left_out(points: Mapping[Point, float]) -> list[list[tuple[float, float]]]:
+    """For each axis, (interpolated, measured) of the points that have a measured neighbour on both sides of it.
 
-    sample: only every so many points. This is what interpolation costs between the points of the grid, or less, since
-    the gap is twice as wide here.
+    Each point is taken from those two, as if it had not been measured. This is what interpolation costs between the
+    points of the grid, or less, since the gap is twice as wide here.
     """
-    errors = []
-    axes = [sorted({point[axis] for point in points}) for axis in range(4)]
-    for point in sorted(points)[::sample]:
-        for axis in range(4):
-            line = [
-                value for value in axes[axis] if (*point[:axis], value, *point[axis + 1 :]) in points
-            ]  # ragged: the neighbours are those that were measured
-            at = line.index(point[axis])
-            if 0 < at < len(line) - 1:
-                low, high = line[at - 1], line[at + 1]
-                below, above = (points[(*point[:axis], value, *point[axis + 1 :])] for value in (low, high))  # type: ignore[index]
-                found = below + (above - below) * (point[axis] - low) / (high - low)
-                errors.append(found / points[point] - 1)
-    return errors
+    found: list[list[tuple[float, float]]] = [[], [], [], []]
+    for axis, pairs in enumerate(found):
+        lines: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+        for point, time in sorted(points.items()):
+            lines.setdefault(point[:axis] + point[axis + 1 :], []).append((point[axis], time))
+        for line in lines.values():
+            line.sort()
+            for (low, first), (at, measured), (high, last) in zip(line, line[1:], line[2:], strict=False):
+                pairs.append((first + (last - first) * (at - low) / (high - low), measured))
+    return found
 
 
 def _place(axis: Sequence[float], value: float) -> tuple[int, float]:

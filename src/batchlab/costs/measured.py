@@ -30,6 +30,8 @@ def read(path: Path, numbers: Sequence[str], optional: Sequence[str] = (), text:
     try:
         header = [name.strip() for name in next(reader, [])]
         _refuse_header(path, header, [*numbers, *([text] if text else [])])
+        if optional and not set(optional) & set(header):
+            raise InputError(path, "line 1", None, f"has none of the columns {', '.join(optional)}")
         rows = []
         for cells in reader:
             if len(cells) != len(header):

@@ -35,11 +35,16 @@ class Table:
         except ValueError as error:
             raise InputError(file, None, None, f"{error}: `batchlab calibrate` fits scattered steps") from None
         self.tolerance = tolerance
+        self._knows_mixed = any(tokens and decodes for tokens, _, decodes, _ in points)
         self.timed = 0
         self.outside = 0
+        self.mixed = 0
 
     def duration(self, work: Work) -> int:
-        """The time at the step's tokens, in ns. Several prefills count as one, its history weighted by their tokens."""
+        """The time at the step's tokens, in ns. Several prefills count as one, its history weighted by their tokens.
+
+        A step with prefills and decodes takes the sum of both where the file has no such step.
+        """
         tokens = work.prefill_tokens + work.padding_tokens
         before = sum(chunk * history for chunk, history in work.chunks) / tokens if tokens else 0.0
         decodes = len(work.contexts)
@@ -50,13 +55,24 @@ class Table:
         self.outside += any(
             len(axis) > 1 and not axis[0] <= value <= axis[-1] for axis, value in zip(axes, at, strict=True) if value
         )
-        return max(1, round(self.grid(*at) * 1000))
+        if tokens and decodes and not self._knows_mixed:
+            self.mixed += 1
+            us = self.grid(tokens, before, 0, 0) + self.grid(0, 0, decodes, context)
+        else:
+            us = self.grid(*at)
+        return max(1, round(us * 1000))
 
     def remarks(self) -> list[str]:
         """What is to be said after a run."""
-        if not self.outside:
-            return []
-        return [f"{self.outside:,} of {self.timed:,} steps lie outside {self._name}; their times are extrapolated"]
+        of = f"of {self.timed:,} steps"
+        told = []
+        if self.outside:
+            told.append(f"{self.outside:,} {of} lie outside {self._name}; their times are extrapolated")
+        if self.mixed:
+            told.append(
+                f"{self.mixed:,} {of} mix prefill and decode, which {self._name} does not: both times are added"
+            )
+        return told
 
     def describe(self) -> dict[str, Any]:
         """The file's name."""

@@ -59,7 +59,7 @@ def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
         "waiting": (lambda row: row["waiting"], lambda state: state[2]),
         "kv_cache_pct": (lambda row: row["kv_cache_pct"], lambda state: 100 * state[3]),
     }
-    recorded_kv = any(row.values.get("kv_cache_pct") for row in run.series)
+    recorded_kv = any(row["kv_cache_pct"] for row in run.series)
     if not recorded_kv or any(state[3] is None for state in states):
         del of["kv_cache_pct"]
     table = {}

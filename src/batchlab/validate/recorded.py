@@ -78,7 +78,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
             "those of preempted requests on their own blocks"
         )
     path = folder / "timeseries.csv"
-    series = read(path, ("t", "running", "waiting"), optional=("kv_cache_pct",)) if path.exists() else []
+    series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
     times = [[row[name] + shift - start for row in rows] for name in TIMES[1:]]
     return Recorded(folder, version, engine, requests, times[0], times[1], times[2], series, notes)
 
