@@ -132,6 +132,8 @@ def test_planned_arrivals_come_instead_of_the_measured_ones(tmp_path: Path) -> N
     )
     run = recorded(folder, tmp_path / "load.csv")
     assert run.requests.arrival.tolist() == [10**8 * place for place in range(20)]
+    assert run.sent == recorded(folder).sent  # what was measured stays
+    assert replay(prepare(run, costs.build(COST), {})).sent == pytest.approx([0.1 * place for place in range(20)])
     profiles.write(tmp_path / "load.csv", "arrival_time_ns,input_toks,output_toks", [(0, 5, 5)] * 20)
     with pytest.raises(InputError, match=r"load\.csv: request 0, prompt: 5: the measured run has"):
         recorded(folder, tmp_path / "load.csv")
@@ -188,6 +190,9 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
         meta.write_text(text)
         with pytest.raises(InputError, match=message):
             recorded(folder)
+    refused = invoke("validate", folder, "--cost", cost_file(folder), "--set", "max_num_seq=3")
+    expected = "--set: max_num_seq: no setting of policy vllm (did you mean 'max_num_seqs'?)"
+    assert str(refused.exception) == expected
     meta.unlink()
     with pytest.raises(InputError, match=r"meta\.json: cannot be read"):
         recorded(folder)

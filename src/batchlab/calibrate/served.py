@@ -115,6 +115,6 @@ def _measured_sums(run: Recorded) -> Floats:
 
 
 def _latencies(times: Recorded | Replay, run: Recorded) -> dict[str, Floats]:
-    sent, first, last = np.array(run.arrival), np.array(times.first), np.array(times.last)
+    sent, first, last = np.array(times.sent), np.array(times.first), np.array(times.last)
     gaps = np.maximum(np.array(run.requests.field("output")) - 1, 1)
     return {"ttft": first - sent, "tpot": (last - first) / gaps, "e2e": last - sent}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.run import note
 from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.validate import engine_settings
 from batchlab.errors import InputError
 from batchlab.files import whole_file
 
@@ -41,14 +42,14 @@ def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_
     source = Path(data)
     if Path(output).resolve() == source.resolve():
         raise InputError(output, None, None, "would overwrite the data")
-    changed = {key.removeprefix("engine."): value for key, value in map(parse_setting, settings)}
+    changed = engine_settings(settings)
     if not source.is_dir() and changed:
         raise InputError("--set", None, None, "only for the folder of a served run")
-    if model == "table":
-        document = _table(source, Path(output))
-    else:
-        document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
-    with whole_file(output) as file:
+    with whole_file(output) as file:  # opened first: what cannot be written must not cost the fit
+        if model == "table":
+            document = _table(source, Path(output))
+        else:
+            document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
         file.write(toml(document))
     if as_json:
         print(json.dumps(document, indent=1, ensure_ascii=False))

@@ -12,7 +12,9 @@ from rich.table import Table
 from batchlab.cli.progress import progress
 from batchlab.cli.run import cost_remarks, note, parse_setting
 from batchlab.cli.tables import console, plain_table, say, settings_line
-from batchlab.errors import InputError
+from batchlab.errors import InputError, nearest
+from batchlab.policies import settings_of
+from batchlab.policies.vllm import Vllm
 from batchlab.simulate import Run
 
 JUDGED = ("mean", "p99")
@@ -53,12 +55,9 @@ def validate(
     from batchlab.validate.recorded import recorded
     from batchlab.validate.replay import load_cost, prepare, replay
 
-    allowed = parse_bounds(bounds)
+    allowed, changed = parse_bounds(bounds), engine_settings(settings)
     measured = recorded(Path(run), None if workload is None else Path(workload))
-    changed = dict(parse_setting(setting) for setting in settings)
-    prepared = prepare(
-        measured, load_cost(Path(cost)), {key.removeprefix("engine."): value for key, value in changed.items()}
-    )
+    prepared = prepare(measured, load_cost(Path(cost)), changed)
     with progress(prepared) as observers:
         found = replay(prepared, observers)
     remarks = cost_remarks(prepared)
@@ -89,6 +88,16 @@ def validate(
         note(line)
     if missed:
         sys.exit(1)
+
+
+def engine_settings(given: tuple[str, ...]) -> dict[str, Any]:
+    """The [engine] settings of --set options, with or without the section's name. Raises InputError."""
+    settings = {key.removeprefix("engine."): value for key, value in map(parse_setting, given)}
+    known = settings_of(Vllm)
+    for key in settings:
+        if key not in known:
+            raise InputError("--set", key, None, f"no setting of policy vllm{nearest(key, known)}")
+    return settings
 
 
 def parse_bounds(given: tuple[str, ...]) -> dict[str, float]:

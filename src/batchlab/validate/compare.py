@@ -21,22 +21,21 @@ from there leaves out the wait for the step that was running."""
 STEP_CHANGE = 0.01
 
 
-def samples(run: Recorded | Replay, arrival: Sequence[float], output: Sequence[int]) -> dict[str, list[float]]:
+def samples(run: Recorded | Replay, output: Sequence[int]) -> dict[str, list[float]]:
     """The samples of each metric, s; TPOT of requests with two tokens or more."""
     last = list(zip(run.last, run.first, output, strict=True))
     return {
-        "ttft": [first - sent for first, sent in zip(run.first, arrival, strict=True)],
+        "ttft": [first - sent for first, sent in zip(run.first, run.sent, strict=True)],
         "ttft_queued": [first - queued for first, queued in zip(run.first, run.queued, strict=True)],
         "tpot": [(end - first) / (tokens - 1) for end, first, tokens in last if tokens > 1],
-        "e2e": [end - sent for end, sent in zip(run.last, arrival, strict=True)],
+        "e2e": [end - sent for end, sent in zip(run.last, run.sent, strict=True)],
     }
 
 
 def compared(run: Recorded, found: Replay) -> dict[str, Any]:
     """Measured, predicted and signed error of each metric and figure, of throughput, and of the state over time."""
     output = run.requests.field("output")
-    arrival = run.arrival
-    measured, predicted = (samples(one, arrival, output) for one in (run, found))
+    measured, predicted = (samples(one, output) for one in (run, found))
     metrics: dict[str, Any] = {}
     for name in METRICS:
         pair = figures(measured[name]), figures(predicted[name])
@@ -75,11 +74,11 @@ def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
 
 def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
     """By how many % each metric's mean and P99 move if all steps take 1 % longer: half the way from -1 to +1 %."""
-    output, arrival = recorded.requests.field("output"), recorded.arrival
+    output = recorded.requests.field("output")
     ends = []
     for factor in (1 - STEP_CHANGE, 1 + STEP_CHANGE):
         found = replay(replace(run, cost=Scaled(run.cost, factor)))
-        ends.append({name: figures(values) for name, values in samples(found, arrival, output).items()})
+        ends.append({name: figures(values) for name, values in samples(found, output).items()})
     low, high = ends
     moved = {}
     for name in METRICS:

@@ -40,18 +40,14 @@ class Recorded:
     engine: dict[str, Any]
     """[engine] settings of policy vllm."""
     requests: Columns
+    """The load: as sent, or as planned."""
+    sent: list[float]
     queued: list[float]
     first: list[float]
     last: list[float]
     series: list[Row]
     """Rows of timeseries.csv: t in s, running, waiting, kv_cache_pct."""
     notes: list[str]
-
-    @property
-    def arrival(self) -> list[float]:
-        """When each request was sent."""
-        times: list[float] = (self.requests.arrival / NS).tolist()
-        return times
 
 
 def recorded(folder: Path, workload: Path | None = None) -> Recorded:
@@ -67,6 +63,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     arrival = np.array([round((row["arrival_time"] - start) * NS) for row in rows], np.int64)
     lengths = [np.array([row[name] for row in rows], np.int64) for name in LENGTHS]
     requests = Columns(arrival, lengths[0], lengths[1], ids=[str(row["request_id"]) for row in rows])
+    sent = (arrival / NS).tolist()
     notes: list[str] = []
     if workload is not None:
         requests = _planned(workload, requests)
@@ -80,7 +77,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     path = folder / "timeseries.csv"
     series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
     times = [[row[name] + shift - start for row in rows] for name in TIMES[1:]]
-    return Recorded(folder, version, engine, requests, times[0], times[1], times[2], series, notes)
+    return Recorded(folder, version, engine, requests, sent, times[0], times[1], times[2], series, notes)
 
 
 def _requests(path: Path) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ class Scaled:
 class Replay:
     """What the simulation says, times in s from the first arrival on, by position of the request."""
 
+    sent: list[float] = field(default_factory=list)
     queued: list[float] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     last: list[float] = field(default_factory=list)
@@ -91,6 +92,7 @@ def replay(run: Run, observers: Iterable[Observer] = ()) -> Replay:
         if result.first_time is None or result.completed_time is None:
             reason = result.reason or result.result
             raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
+        found.sent.append(request.arrival / NS)
         found.queued.append(queued[request.id] / NS)
         found.first.append(result.first_time / NS)
         found.last.append(result.completed_time / NS)
