@@ -17,7 +17,7 @@ from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm
 from batchlab.validate.compare import amplification, compared
 from batchlab.validate.recorded import recorded
-from batchlab.validate.replay import load_cost, prepare, replay
+from batchlab.validate.replay import Replay, load_cost, prepare, replay
 
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 TRUE = {"per_iteration": 9e6, "prefill_token": 40_000.0, "decode_token": 60_000.0, "context_token": 30.0}
@@ -122,6 +122,28 @@ def test_within_decides_the_exit_code(tmp_path: Path) -> None:
     assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "e2e": 3}
 
 
+def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) -> None:
+    """Two engines with every request twice at a time do what one does with each of them."""
+    folder = make_run(tmp_path / "run", 6, count=40)
+    lines = (folder / "requests.jsonl").read_text().splitlines()
+    twins = [json.loads(line) for line in lines for _ in range(2)]
+    for place, row in enumerate(twins):
+        row["request_id"] = f"r{place}"
+    (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, twins)))
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["engine_kwargs"]["data_parallel_size"] = 2
+    (folder / "meta.json").write_text(json.dumps(meta))
+    run = recorded(folder)
+    found = replay(prepare(run, costs.build(COST), {}), ranks=run.ranks)
+    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-1]
+    assert found.last[::2] == found.last[1::2] and len(found.states) == 2
+    assert all(abs(cell["error_pct"]) < 0.2 for cell in compared(run, found)["latency_s"]["e2e"].values())
+    middle = run.last[len(run.last) // 2]
+    assert found.state_at(middle).running == 2 * Replay(states=found.states[:1]).state_at(middle).running > 0
+    refused = invoke("calibrate", folder, "-o", tmp_path / "cost.toml")
+    assert "data_parallel_size: 2: must be 1" in str(refused.exception)
+
+
 def test_planned_arrivals_come_instead_of_the_measured_ones(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", 9, count=20)
     rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
@@ -144,7 +166,7 @@ def test_the_state_over_time_is_compared(tmp_path: Path) -> None:
     found = replay(prepare(recorded(folder), costs.build(COST), {}))
     rows = []
     for second in range(1, 8):
-        _, running, waiting, used = found.state_at(second)
+        _, running, waiting, used = found.state_at(float(second))
         assert used is not None and 0 <= used <= 1
         rows.append((second, running + 2, waiting, round(100 * used, 6)))
     profiles.write(folder / "timeseries.csv", "t,running,waiting,kv_cache_pct", rows)

@@ -105,6 +105,13 @@ def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
     from batchlab.validate.recorded import recorded
 
     run = recorded(source)
+    if run.ranks > 1:
+        raise InputError(
+            source,
+            "data_parallel_size",
+            run.ranks,
+            "must be 1: the steps of engines that wait for each other cannot be told apart",
+        )
     with Console(stderr=True).status("") as status:  # shown on a terminal only
         found = fit_served(run, settings, lambda rounds: status.update(f"simulation {rounds} of at most {ROUNDS}"))
     notes = list(run.notes)

@@ -59,7 +59,7 @@ def validate(
     measured = recorded(Path(run), None if workload is None else Path(workload))
     prepared = prepare(measured, load_cost(Path(cost)), changed)
     with progress(prepared) as observers:
-        found = replay(prepared, observers)
+        found = replay(prepared, observers, measured.ranks)
     remarks = cost_remarks(prepared)
     document: dict[str, Any] = {
         "run": run,

@@ -54,12 +54,12 @@ def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
     """Means of running, waiting and KV % at the recorded moments, and the mean absolute error."""
     states = [found.state_at(row["t"]) for row in run.series]
     of: dict[str, tuple[Callable[[Any], float], Callable[[Any], float]]] = {
-        "running": (lambda row: row["running"], lambda state: state[1]),
-        "waiting": (lambda row: row["waiting"], lambda state: state[2]),
-        "kv_cache_pct": (lambda row: row["kv_cache_pct"], lambda state: 100 * state[3]),
+        "running": (lambda row: row["running"], lambda state: state.running),
+        "waiting": (lambda row: row["waiting"], lambda state: state.waiting),
+        "kv_cache_pct": (lambda row: row["kv_cache_pct"], lambda state: 100 * state.kv_used),
     }
     recorded_kv = any(row["kv_cache_pct"] for row in run.series)
-    if not recorded_kv or any(state[3] is None for state in states):
+    if not recorded_kv or any(state.kv_used is None for state in states):
         del of["kv_cache_pct"]
     table = {}
     for name, (measured, predicted) in of.items() if states else ():
@@ -77,7 +77,7 @@ def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
     output = recorded.requests.field("output")
     ends = []
     for factor in (1 - STEP_CHANGE, 1 + STEP_CHANGE):
-        found = replay(replace(run, cost=Scaled(run.cost, factor)))
+        found = replay(replace(run, cost=Scaled(run.cost, factor)), ranks=recorded.ranks)
         ends.append({name: figures(values) for name, values in samples(found, output).items()})
     low, high = ends
     moved = {}

@@ -27,6 +27,7 @@ SCHEDULER = (
 )
 PLANNED = ColumnMap(arrival="arrival_time_ns", prompt="input_toks", output="output_toks")
 """Columns of a workload file in CSV, as LLMServingSim writes them."""
+MOST_RANKS = 1024
 LATEST = 2.0**33
 """Largest time stamp in seconds, far beyond today."""
 
@@ -39,6 +40,8 @@ class Recorded:
     version: str
     engine: dict[str, Any]
     """[engine] settings of policy vllm."""
+    ranks: int
+    """Engines, under data parallelism."""
     requests: Columns
     """The load: as sent, or as planned."""
     sent: list[float]
@@ -77,7 +80,8 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     path = folder / "timeseries.csv"
     series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
     times = [[row[name] + shift - start for row in rows] for name in TIMES[1:]]
-    return Recorded(folder, version, engine, requests, sent, times[0], times[1], times[2], series, notes)
+    ranks = _ranks(meta, folder / "meta.json", notes)
+    return Recorded(folder, version, engine, ranks, requests, sent, times[0], times[1], times[2], series, notes)
 
 
 def _requests(path: Path) -> list[dict[str, Any]]:
@@ -161,6 +165,15 @@ def _engine(meta: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, 
         if cache.get(name) is not None:
             engine[name] = cache[name]
     return engine
+
+
+def _ranks(meta: Mapping[str, Any], path: Path, notes: list[str]) -> int:
+    ranks = _table(meta, "engine_kwargs", path).get("data_parallel_size", 1)
+    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
+        raise InputError(path, "engine_kwargs.data_parallel_size", ranks, f"must be an integer from 1 to {MOST_RANKS}")
+    if ranks > 1:
+        notes.append(f"{ranks} engines are simulated one by one: that they wait for each other is not modelled")
+    return ranks
 
 
 def _table(data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
