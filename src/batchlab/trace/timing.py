@@ -8,8 +8,6 @@ from typing import Any
 from batchlab.trace.ledger import Ledger
 
 COEFFICIENTS = ("per_iteration", "prefill_token", "decode_token", "context_token", "moved_block")
-OURS = ("distserve", "linear", "operators", "table", "unit")
-"""Cost models of a simulator. A clock under another was measured, where time may pass between two iterations."""
 
 
 def duration(obj: dict[str, Any], ledger: Ledger) -> int | None:
@@ -49,7 +47,7 @@ def late_start(start: int, ledger: Ledger, previous_end: int, was_idle: bool, du
 
     Time jumps only over idleness, to the arrival that ends it: `due`.
     """
-    if ledger.header["clock"]["cost"]["model"] not in OURS or start <= previous_end:
+    if ledger.header["clock"]["cost"]["model"] not in ("linear", "unit") or start <= previous_end:
         return None
     if not was_idle:
         return f"start {start}, but the previous iteration ended at {previous_end} with requests that go on"
