@@ -191,7 +191,7 @@ def kernels(measured: Path) -> tuple[str, str]:
         for pairs in left_out(points_of(folder / "attention.csv", ATTENTION)):
             kept = np.array([(found, time) for found, time in pairs if time > 0])
             off = errors(*kept.T)
-            cells.append(f"{off.p50:.1f} / {off.p95:.1f}")
+            cells.append(f"{off.p50:.1f} / {off.mean:.1f} / {off.p95:.1f}")
         saturation, error = fit_saturation(skewed(folder / "skew.csv"), sms, kv_heads)
         saturations.append(f"{saturation:.2f}")
         lines.append(f"| {profile} | {' | '.join(cells)} | {saturation:.2f} | {100 * error:.1f} |")
@@ -228,7 +228,7 @@ def page(measured: Path) -> str:
     )
     parts.append(
         "\n## Between the profiled points\n\nAttention times where each point is interpolated from its two neighbours on one axis: "
-        f"absolute error in %, P50 / P95. Then the fit of skew.csv.\n\n{grids}"
+        f"absolute error in %, P50 / mean / P95. Then the fit of skew.csv.\n\n{grids}"
     )
     parts.append(
         "\n## Calibrated\n\n`batchlab calibrate RUN -o cost.toml`: a linear cost FITTED to each run's first- and last-token "

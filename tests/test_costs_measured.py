@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batchlab import costs
 from batchlab.core.work import Work
 from batchlab.costs.grid import Grid, left_out
+from batchlab.costs.linear import Linear
 from batchlab.costs.operators import Operators, capture_sizes
 from batchlab.costs.waves import Waves, fit_saturation
 from batchlab.errors import InputError
@@ -356,7 +357,7 @@ def test_a_cost_from_another_file(tmp_path: Path) -> None:
 def test_a_fitted_line_tells_when_it_is_left() -> None:
     section = {"model": "linear", "unit": "ns", "per_iteration": 5, "fitted": {"decodes": [0, 4]}}
     model = costs.build(section)
-    assert isinstance(model, costs.Linear)
+    assert isinstance(model, Linear)
     for count in (1, 4, 5, 9):
         model.duration(work([], [10] * count))
     assert model.remarks() == ["2 of 4 steps lie outside the fitted decodes, 0 to 4"]

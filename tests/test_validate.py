@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
 from batchlab.cli.main import cli
 from batchlab.cli.validate import parse_bounds
+from batchlab.costs.table import Table
 from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm
 from batchlab.validate.compare import amplification, compared
@@ -276,7 +277,7 @@ def test_a_table_is_the_steps_themselves(tmp_path: Path) -> None:
     assert found["between prefill_tokens"]["worst"] == pytest.approx(0, abs=1e-9)
     off = 10 + 40 / 3 - 20  # two decodes, from those of one and four
     assert found["between decodes"]["worst"] == pytest.approx(100 * off / 1020)
-    assert isinstance(costs.load(tmp_path / "c.toml"), costs.Table)
+    assert isinstance(costs.load(tmp_path / "c.toml"), Table)
     refused = invoke("calibrate", tmp_path, "-o", tmp_path / "d.toml", "--model", "table")
     assert "takes a CSV file" in str(refused.exception)
 

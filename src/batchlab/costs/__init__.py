@@ -1,26 +1,23 @@
 """Cost models by name."""
 
+import importlib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from batchlab.costs.base import CostModel
-from batchlab.costs.distserve import DistServe
-from batchlab.costs.linear import Linear
-from batchlab.costs.operators import Operators
-from batchlab.costs.table import Table
-from batchlab.costs.unit import Unit
 from batchlab.errors import InputError, nearest
 from batchlab.settings import construct
 
-MODELS: dict[str, type] = {
-    "distserve": DistServe,
-    "linear": Linear,
-    "operators": Operators,
-    "table": Table,
-    "unit": Unit,
+MODELS = {
+    "distserve": "DistServe",
+    "linear": "Linear",
+    "operators": "Operators",
+    "table": "Table",
+    "unit": "Unit",
 }
+"""Name, which is that of the file, and class. Imported when asked for: some need numpy, which takes time to import."""
 
 
 def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
@@ -35,10 +32,11 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
     if not isinstance(name, str) or name not in MODELS:
         hint = nearest(name, MODELS) if isinstance(name, str) else ""
         raise InputError(None, "cost.model", name, f"must be one of {', '.join(sorted(MODELS))}{hint}")
-    for key in getattr(MODELS[name], "files", ()):
+    model_class = getattr(importlib.import_module(f"batchlab.costs.{name}"), MODELS[name])
+    for key in getattr(model_class, "files", ()):
         if isinstance(own.get(key), str):
             own[key] = str(folder / own[key])
-    model: CostModel = construct(MODELS[name], own, "cost")
+    model: CostModel = construct(model_class, own, "cost")
     return model
 
 
