@@ -1,13 +1,27 @@
-"""Files that are complete or absent: written beside their final name, renamed at the end."""
+"""Files: TOML read whole, and text that is complete or absent, written beside its final name and renamed at the end."""
 
 import contextlib
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from batchlab.errors import InputError
+
+
+def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
+    """A TOML file's tables as they stand there, and its bytes. Raises InputError."""
+    try:
+        data = Path(path).read_bytes()
+        return tomllib.loads(data.decode("utf-8")), data
+    except OSError as error:
+        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, None, None, f"not valid TOML: {error}") from error
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from batchlab.clients.written import RequestTable, WorkloadTable
 from batchlab.core.limits import Limits
 from batchlab.costs.base import CostModel
 from batchlab.errors import InputError, nearest
+from batchlab.files import read_toml
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy
 from batchlab.settings import Count, LimitSettings, MemorySettings, Table, construct, parameters, place, validate
@@ -90,7 +90,7 @@ def load(
     workload: a workload file instead of the scenario's, relative to the current folder. check: ask every policy at once
     whether it can run this; otherwise `simulate` asks.
     """
-    document, data = read_document(path)
+    document, data = read_toml(path)
     places = override(document, overrides or {})
     if workload is not None:
         _override(document, "workload.file", os.fspath(workload))
@@ -103,19 +103,6 @@ def load(
     except InputError as error:
         raise Scenario(name, "", [], {}, str(path), places).locate(error) from error.__cause__
     return replace(built, path=str(path), overrides=places)
-
-
-def read_document(path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
-    """A scenario file's tables as they stand there, and its bytes. Raises InputError."""
-    try:
-        data = Path(path).read_bytes()
-        return tomllib.loads(data.decode("utf-8")), data
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, None, None, f"not valid TOML: {error}") from error
 
 
 def override(document: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
@@ -143,18 +130,17 @@ def build(
     if len(set(chosen)) < len(chosen):
         raise InputError(None, "engine.policy", chosen, "must name each policy once")
     _refuse_unknown_settings(engine, [policies.find(policy) for policy in {*named, *chosen}])
-    cost = costs.build(table.cost, folder)
     requests: Sequence[Request]
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
-        requests = columns = table.workload.read(workload_folder or folder, cost.unit)
+        requests = columns = table.workload.read(workload_folder or folder, costs.build(table.cost, folder).unit)
         source = columns.source()
     if table.workload.clients is None and table.workload.think_time:
         raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
     count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
-    runs = [_run(policy, engine, table, cost, requests, source) for policy in chosen]
+    runs = [_run(policy, engine, table, folder, requests, source) for policy in chosen]
     ignored = {
         p: [key for key in engine if key in LIMITS and key not in policies.settings_of(policies.find(p))]
         for p in engines
@@ -181,12 +167,13 @@ def _run(
     name: str,
     engine: Mapping[str, Any],
     table: ScenarioTable,
-    cost: CostModel,
+    folder: Path,
     requests: Sequence[Request],
     source: dict[str, Any],
 ) -> Run:
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
+    cost = costs.build(table.cost, folder)  # one for each run, since some count what they were asked
     own = {key: value for key, value in engine.items() if key in parameters(policy_class)}
     policy = construct(policy_class, own, "engine")
     settings = {key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)}

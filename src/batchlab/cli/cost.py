@@ -17,7 +17,8 @@ from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
 from batchlab.costs.sheet import sizes, typical_steps
 from batchlab.errors import InputError
-from batchlab.scenario import STEP_TOKENS, Scenario, override, read_document
+from batchlab.files import read_toml
+from batchlab.scenario import STEP_TOKENS, Scenario, override
 from batchlab.settings import LimitSettings, MemorySettings, validate
 
 UTILIZATION = 0.9
@@ -57,7 +58,7 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
     if scenario is None:
         document: dict[str, Any] = {"cost": {"model": "roofline"}}
     else:
-        document, _ = read_document(scenario)
+        document, _ = read_toml(scenario)
     places = override(document, overrides)
     try:
         for section in ("cost", "engine"):

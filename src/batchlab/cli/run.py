@@ -88,6 +88,8 @@ def run(
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
         elif not as_json:
             _print(one, result, iterations, loaded.title)
+        for remark in cost_remarks(one):
+            note(remark)
     if as_json:
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(document["termination"] != "all_terminal" for document in documents):
@@ -120,6 +122,12 @@ def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> No
 def note(text: str) -> None:
     """A remark on stderr."""
     print(f"batchlab: {one_line(text)}", file=sys.stderr)
+
+
+def cost_remarks(run: Run) -> list[str]:
+    """What the run's cost model has to say after it, such as steps outside the range that it was measured in."""
+    remarks = getattr(run.cost, "remarks", None)
+    return [] if remarks is None else list(remarks())
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -6,7 +6,12 @@ from batchlab.core.work import Work
 
 
 class CostModel(Protocol):
-    """How long a step takes, as an integer of at least 1 in `unit`."""
+    """How long a step takes, as an integer of at least 1 in `unit`.
+
+    One that may be asked about steps it was not measured for also has `remarks() -> list[str]`: what a user must be
+    told after a run. One with settings that are paths names them: `files`, a mapping from setting to how a path ends
+    there, so that a name of the catalog is told from one.
+    """
 
     unit: str
     """`iteration`, `cost unit` or `ns`."""

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from batchlab import catalog
 from batchlab.core.work import Work
@@ -43,8 +43,7 @@ class Roofline:
     unit = "ns"
     idle = "jump"
     details = True
-    files = ("llm",)
-    """Settings that may be paths, found from the scenario's folder."""
+    files: ClassVar = {"llm": ".json"}
 
     def __init__(
         self,
