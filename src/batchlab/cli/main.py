@@ -7,6 +7,7 @@ from batchlab._build import build_kind
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.engines import engines
+from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.verify import verify
 
@@ -22,3 +23,4 @@ cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(conform)
 cli.add_command(engines)
+cli.add_command(published)

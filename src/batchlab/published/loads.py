@@ -2,13 +2,15 @@
 
 import math
 import random
+from functools import cache
 
 from batchlab.clients.request import Request
 
 NS = 10**9
 
 
-def anyscale_outputs(cap: int) -> list[int]:
+@cache
+def anyscale_outputs(cap: int) -> tuple[int, ...]:
     """The output lengths of Anyscale's benchmark, its very numbers: seed 0xCADE, a length above the cap drawn again.
 
     The benchmark draws the 1,000 prompts of 512 tokens first. A length of 0 is sent as 1.
@@ -26,7 +28,7 @@ def anyscale_outputs(cap: int) -> list[int]:
         drawn = round(generator.exponential(scale=128))
         if drawn <= cap:
             lengths.append(max(1, drawn))
-    return lengths
+    return tuple(lengths)
 
 
 def anyscale(cap: int) -> list[Request]:
@@ -73,7 +75,7 @@ def sharegpt(
     variance = math.log(1 + prompt_cv**2)
     shape = 1 / output_cv**2
     time = 0.0
-    found = []
+    found: list[tuple[int, int, int]] = []
     while True:
         time += source.expovariate(rate)
         if time > seconds:

@@ -52,7 +52,9 @@ class Reproduction:
 
     def __post_init__(self) -> None:
         if not (self.compared and self.assumed and self.constants and self.sensitivity and self.not_shown):
-            raise ValueError("a reproduction says what it assumes, what it takes, what moves it and what it does not show")
+            raise ValueError(
+                "a reproduction says what it assumes, what it takes, what moves it and what it does not show"
+            )
         for varied in self.sensitivity:
             if len(varied.simulated) != len(self.compared):
                 raise ValueError(f"sensitivity {varied.change!r}: one value for each that is compared")

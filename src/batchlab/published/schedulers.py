@@ -44,7 +44,7 @@ class Buddies:
 
 
 class BuddyOrca(Policy):
-    """The Orca of vLLM's paper: prompt + max_tokens reserved in one block of a buddy allocator, first come, first served.
+    """The Orca of vLLM's paper: prompt + max_tokens in one block of a buddy allocator, first come, first served.
 
     Max, Pow2 and Oracle differ in the max_tokens that their requests come with.
     """
@@ -91,12 +91,11 @@ class TakingTurns(Policy):
 
     def plan(self, view: View, batch: Batch) -> None:
         """Chunks if it is their turn and there are any, else decodes."""
-        if self._prefill_next:
+        if self._prefill_next or not view.decoding:
             batch.prefill_all()
-            while not view.prefilling and view.waiting.head is not None:
-                if batch.schedule(view.waiting.head):
-                    break
+            if not batch.entries:
+                while view.waiting.head is not None and batch.schedule(view.waiting.head) is None:
+                    pass
         self._prefill_next = not batch.entries
         if not batch.entries:
             batch.decode_all()
-            self._prefill_next = True

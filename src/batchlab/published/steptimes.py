@@ -1,4 +1,4 @@
-"""The step times behind the reproductions, as cost models. Times in seconds until they are rounded to ns, once a step."""
+"""The step times behind the reproductions, as cost models: seconds, rounded to ns once a step."""
 
 import math
 from collections.abc import Sequence
@@ -58,8 +58,8 @@ class OneGpu(StepTime):
     """
 
     params: float = 12.85e9
-    layers: int = 40
-    hidden: int = 5120
+    layers: float = 40
+    hidden: float = 5120
     flops: float = A100_FLOPS
     bytes_per_s: float = A100_40_BYTES_PER_S
     mfu: float = 0.6
@@ -118,7 +118,7 @@ class TensorParallel(StepTime):
 
 
 PREFILL_MS = ((1, 46.8), (512, 106.0), (1024, 214.0), (2048, 366.0), (4096, 758.0), (8192, 1863.0))
-"""Yi-34B on 2 x A100-80: ms of a prefill of so many tokens, as measured with Sarathi-Serve's artifact; 1 is a decode."""
+"""Yi-34B on 2 x A100-80: ms of a prefill of so many tokens, measured with Sarathi-Serve's artifact; 1 is a decode."""
 DECODE_MS = ((1, 46.8), (8, 69.7), (32, 87.9), (64, 128.0), (128, 189.0))
 """The same: ms of a step of so many decodes."""
 

@@ -6,11 +6,13 @@ from batchlab.published.record import Record, Supposition, Value
 
 _SUPPOSED = Supposition(
     who="the authors",
-    what="that reserving KV memory as it is needed gave vLLM its further lead over the other continuous systems; they did"
+    what="that reserving KV memory as it is needed gave vLLM its further lead over the other continuous"
+    " systems; they did"
     " not take its optimisations apart, so the lead is the whole engine's and not that of PagedAttention alone",
 )
 _SOURCE = (
-    "Daniel et al., How continuous batching enables 23x throughput in LLM inference while reducing p50 latency, Anyscale,"
+    "Daniel et al., How continuous batching enables 23x throughput in LLM inference while reducing p50"
+    " latency, Anyscale,"
     " June 2023, and its benchmark's code"
 )
 _CONDITIONS: dict[str, Any] = {
@@ -66,12 +68,12 @@ RECORDS = (
         system="vLLM 0.1, the whole engine",
         baseline="naive static batching, Hugging Face pipelines (anyscale-static)",
         values=(Value(what="over static", value=23, unit="x", said="up to"),),
-        not_shown=f"{_OFFLINE}; the share of any single technique: over continuous batching the further factor is about 3",
+        not_shown=f"{_OFFLINE}; the share of any single technique: over continuous batching the further"
+        " factor is about 3",
         supposed=(_SUPPOSED,),
         notes=(
             _HEADLINE,
-            "About 6x of it is the baseline's own padding: padded to its own longest output, static batching is that"
-            " much faster (derived, anyscale-static).",
+            "About 6x remains when each static batch is padded to its own longest output only (derived).",
         ),
         reproduction="anyscale:ratio",
         **_CONDITIONS,

@@ -6,16 +6,19 @@ from batchlab.published.record import Record, Value
 
 _CONDITIONS: dict[str, Any] = {
     "precision": "fp16",
-    "workload": "synthetic: prompts uniform from 32 to 512 tokens, outputs uniform from 1 to 128 and exactly so (no EOS),"
+    "workload": "synthetic: prompts uniform from 32 to 512 tokens, outputs uniform from 1 to 128 and"
+    " exactly so (no EOS),"
     " Poisson arrivals",
-    "source": "Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, OSDI 2022, section 6",
+    "source": "Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, OSDI"
+    " 2022, section 6",
 }
 
 RECORDS = (
     Record(
         name="orca-175b",
         claim="Orca: 36.9x the request rate of FasterTransformer at 190 ms a token",
-        system="Orca, the whole system: iteration-level scheduling, selective batching, its own control plane and kernels",
+        system="Orca, the whole system: iteration-level scheduling, selective batching, its own control"
+        " plane and kernels",
         model="GPT-3 architecture, 175B: 96 layers, hidden 12,288, at most 2,048 tokens",
         hardware="16 x A100-40GB, 8 a machine: tensor parallel 8 x pipeline 2, NVLink, 1.6 Tb/s InfiniBand",
         baseline="FasterTransformer under a request-level scheduler of at most max_bs requests, the better of (max_bs,"
@@ -28,7 +31,8 @@ RECORDS = (
             Value(what="Orca", value=6.81, unit="requests/s"),
             Value(what="FasterTransformer", value=0.185, unit="requests/s"),
         ),
-        not_shown="a general factor: the ratio is that of two whole systems at one latency, where request-level batching"
+        not_shown="a general factor: the ratio is that of two whole systems at one latency, where"
+        " request-level batching"
         " can hardly batch; the point is Orca's saturation",
         notes=("190 ms is twice the normalised execution time of orca(128), so that time is about 95 ms.",),
         reproduction="orca:ratio",

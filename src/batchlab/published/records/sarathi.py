@@ -11,13 +11,15 @@ _LENGTHS = (
 _SOURCE = "Agrawal et al., Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve, OSDI 2024"
 _PRECISION = "16-bit floats"
 _CAPACITY: dict[str, Any] = {
-    "system": "Sarathi-Serve, the whole system, token budget 512 (strict) or 2,048 (relaxed; 1,536 for LLaMA2-70B), batch 128",
+    "system": "Sarathi-Serve, the whole system, token budget 512 (strict) or 2,048 (relaxed; 1,536 for"
+    " LLaMA2-70B), batch 128",
     "precision": _PRECISION,
     "metric": "capacity: the highest Poisson rate with a P99 time between tokens within the objective and a median"
     " scheduling delay of at most 2 s",
     "workload": f"2,048 requests a trial, Poisson; {_LENGTHS}",
     "source": _SOURCE,
-    "not_shown": "the share of chunking and of mixing (that is the ablation); ratios are the best case over the objectives",
+    "not_shown": "the share of chunking and of mixing (that is the ablation); ratios are the best case over"
+    " the objectives",
 }
 _ABLATION: dict[str, Any] = {
     "system": "Sarathi-Serve with hybrid batches only, with chunked prefills only, and with both",
@@ -44,9 +46,11 @@ RECORDS = (
         name="sarathi-capacity-vllm",
         claim="Sarathi-Serve: 2.6x to 5.6x the capacity of vLLM",
         model="Mistral-7B, Yi-34B, LLaMA2-70B, Falcon-180B",
-        hardware="1 x A100-80 (7B); 2 x A100-80 TP2 (34B); 8 x A40 TP4 PP2 (70B); 2 nodes of 4 x A100-80 TP4 PP2, 100 GbE (180B)",
+        hardware="1 x A100-80 (7B); 2 x A100-80 TP2 (34B); 8 x A40 TP4 PP2 (70B); 2 nodes of 4 x A100-80"
+        " TP4 PP2, 100 GbE (180B)",
         baseline="vLLM, prefill first, batch 128",
-        denominator="vLLM's capacity under the same objective (P99, relaxed / strict: 0.5 / 0.1 s, 1 / 0.2, 5 / 1, 5 / 1)",
+        denominator="vLLM's capacity under the same objective (P99, relaxed / strict: 0.5 / 0.1 s, 1 / 0.2,"
+        " 5 / 1, 5 / 1)",
         values=(
             Value(what="Mistral-7B", value=2.6, unit="x"),
             Value(what="Yi-34B", value=3.7, unit="x"),
@@ -73,7 +77,8 @@ RECORDS = (
         claim="sharegpt4: mixing alone has stalls, chunks alone wait, both together do neither",
         workload=f"128 requests of sharegpt4, 1 request/s; {_LENGTHS}",
         values=_points({"hybrid only": (0.53, 0.68), "chunked only": (1.04, 0.17), "both": (0.76, 0.14)}),
-        not_shown="capacity, other loads, and how it changes with the budget; P99 of 128 requests is near one request's luck",
+        not_shown="capacity, other loads, and how it changes with the budget; P99 of 128 requests is near"
+        " one request's luck",
         notes=("The paper says budget 1,024; the artifact's script has chunks of 512.",),
         reproduction="sarathi:ablation",
         **_ABLATION,
@@ -84,7 +89,8 @@ RECORDS = (
         workload=f"128 requests of arxiv, 0.5 requests/s; {_LENGTHS}",
         values=_points({"hybrid only": (3.78, 1.38), "chunked only": (5.38, 0.20), "both": (3.90, 0.17)}),
         not_shown="capacity, other loads, and how it changes with the budget",
-        not_reproduced="at this load the engine is near saturation: 10 % in its speed moves the median TTFT by 2 to 3 times, so"
+        not_reproduced="at this load the engine is near saturation: 10 % in its speed moves the median TTFT"
+        " by 2 to 3 times, so"
         " any engine time within its error meets the figure or misses it by far",
         **_ABLATION,
     ),

@@ -6,10 +6,12 @@ from batchlab.published.record import Record, Supposition, Value
 
 _CONDITIONS: dict[str, Any] = {
     "precision": "fp16",
-    "source": "Kwon et al., Efficient Memory Management for Large Language Model Serving with PagedAttention, SOSP 2023",
+    "source": "Kwon et al., Efficient Memory Management for Large Language Model Serving with"
+    " PagedAttention, SOSP 2023",
 }
 _ORCAS = (
-    "Orca, rebuilt by the authors over a buddy allocator: Max reserves 2,048 tokens a request, Pow2 its output rounded up to"
+    "Orca, rebuilt by the authors over a buddy allocator: Max reserves 2,048 tokens a request, Pow2 its"
+    " output rounded up to"
     " a power of two, Oracle its true output"
 )
 _SHAREGPT = "ShareGPT lengths (mean prompt 161.31, output 337.99 tokens), Poisson arrivals for 1 h"
@@ -35,14 +37,16 @@ RECORDS = (
             Value(what="over Orca (Max)", value=2.7, to=8.0, unit="x"),
             Value(what="over FasterTransformer", value=22, unit="x", said="up to"),
         ),
-        not_shown="the share of any single technique; anything about short requests (Alpaca: mean 19.31 and 58.45) from these",
+        not_shown="the share of any single technique; anything about short requests (Alpaca: mean 19.31 and"
+        " 58.45) from these",
         supposed=(
             Supposition(
                 who="the authors",
                 what="that the lead comes from batching more requests, because blocks waste less memory",
             ),
         ),
-        not_reproduced="the curves exist only as pictures, and the exact ShareGPT lengths behind them were not published",
+        not_reproduced="the curves exist only as pictures, and the exact ShareGPT lengths behind them were"
+        " not published",
         **_CONDITIONS,
     ),
     Record(
