@@ -131,8 +131,9 @@ def _show_reproduction(out: Console, found: Reproduction) -> None:
     _block(out, table)
     if any(constant.fit for constant in found.constants):
         say(out, FITS)
+    out.print("\n[bold]sensitivity: simulated values when one thing is changed[/bold]", end="")
     names = [row.what for row in found.compared]
-    table = plain_table("sensitivity, simulated", *names, numeric=())
+    table = plain_table("changed", *names, gap=1)
     for column in table.columns[1:]:
         column.justify = "right"
     table.add_row("as above", *(number(row.simulated) for row in found.compared))

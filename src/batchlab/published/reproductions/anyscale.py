@@ -27,7 +27,7 @@ _GPU = (
     Constant("eta, share of the bandwidth", "0.8", "assumed, usual for such kernels"),
 )
 _LENGTHS = "the output lengths are the benchmark's own, from its seed; a length of 0 counts as 1"
-_BURST = "throughput of an offline burst, no latency; that the constants fit says nothing about other models or GPUs"
+_BURST = "latency, or capacity under an objective, since it is an offline burst; other models or GPUs"
 
 
 def tokens_per_s(policy: Any, limits: Limits, cost: OneGpu, cap: int) -> float:
