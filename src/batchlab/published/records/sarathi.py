@@ -77,7 +77,7 @@ RECORDS = (
         claim="sharegpt4: mixing alone has stalls, chunks alone wait, both together do neither",
         workload=f"128 requests of sharegpt4, 1 request/s; {_LENGTHS}",
         values=_points({"hybrid only": (0.53, 0.68), "chunked only": (1.04, 0.17), "both": (0.76, 0.14)}),
-        not_shown="capacity, other loads, and how it changes with the budget; one run of 128 requests, whose lengths are not known",
+        not_shown="capacity, other loads, and how it changes with the budget; one run, whose lengths are not known",
         notes=("The paper says budget 1,024; the artifact's script has chunks of 512.",),
         reproduction="sarathi:ablation",
         **_ABLATION,
