@@ -9,6 +9,7 @@ from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
+from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
@@ -29,3 +30,4 @@ cli.add_command(cost)
 cli.add_command(catalog)
 cli.add_command(validate)
 cli.add_command(calibrate)
+cli.add_command(published)
