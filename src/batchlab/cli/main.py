@@ -9,6 +9,7 @@ from batchlab.cli.conform import conform
 from batchlab.cli.engines import engines
 from batchlab.cli.run import run
 from batchlab.cli.verify import verify
+from batchlab.cli.workload import workload
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,3 +23,4 @@ cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(conform)
 cli.add_command(engines)
+cli.add_command(workload)
