@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from batchlab.settings import MOST_TOKENS, CountOrZero, Table
+from batchlab.settings import LATEST, MOST_TOKENS, Table, Time
 
-Positive = Annotated[float, Field(gt=0, le=MOST_TOKENS, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=LATEST, allow_inf_nan=False)]
 Z90 = 1.2815515655446004
 """The standard normal deviate below which 90 % lie."""
 BOUNDS = {"min", "max", "outside"}
@@ -30,9 +30,9 @@ class Distribution(Table):
     """
 
     distribution: Literal["fixed", "uniform", "lognormal", "exponential"]
-    value: CountOrZero | None = None
-    min: CountOrZero | None = None
-    max: CountOrZero | None = None
+    value: Time | None = None
+    min: Time | None = None
+    max: Time | None = None
     outside: Literal["clip", "reject"] | None = None
     mean: Positive | None = None
     median: Positive | None = None
@@ -85,15 +85,20 @@ def _fixed(value: Any) -> Any:
     return {"distribution": "fixed", "value": value} if type(value) is int else value
 
 
-def _at_least_one(value: Distribution | None) -> Distribution | None:
-    if value is not None and value.least < 1:
+def _of_tokens(value: Distribution | None) -> Distribution | None:
+    if value is None:
+        return None
+    if value.least < 1:
         raise ValueError("must be at least 1 in every draw")
+    for key in ("value", "min", "max", "mean", "median", "p50", "p90"):
+        if (getattr(value, key) or 0) > MOST_TOKENS:
+            raise ValueError(f"{key} must be at most 2^40")
     return value
 
 
 Drawn = Annotated[Distribution | None, BeforeValidator(_fixed)]
-Tokens = Annotated[Distribution | None, BeforeValidator(_fixed), AfterValidator(_at_least_one)]
-"""As `Drawn`, of numbers of at least 1."""
+Tokens = Annotated[Distribution | None, BeforeValidator(_fixed), AfterValidator(_of_tokens)]
+"""As `Drawn`, of numbers from 1 to 2^40."""
 
 
 def _listed(keys: set[str]) -> str:

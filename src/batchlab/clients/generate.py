@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from batchlab.clients.distributions import Drawn, Tokens
 from batchlab.clients.lengths_file import LengthsTable
-from batchlab.settings import Count, CountOrZero, Table
+from batchlab.settings import LATEST, Count, CountOrZero, Table
 
 if TYPE_CHECKING:
     from batchlab.clients.columns import Columns
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 MOST_RATE = 10**9
 MOST_PROMPTS = 10**8
 MOST_CLASSES = 1000
+Span = Annotated[int, Field(ge=1, le=LATEST)]
 Rate = Annotated[float, Field(gt=0, le=MOST_RATE, allow_inf_nan=False)]
 PROCESSES: dict[str, tuple[str, ...]] = {
     "constant": ("request_rate",),
@@ -40,7 +41,7 @@ class ClassTable(Table):
     lengths: LengthsTable | None = None
     max_tokens: Count | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31)] = 1
-    deadline: Count | None = None
+    deadline: Span | None = None
     shared_prefix: CountOrZero = 0
     turns: Tokens = None
     next_prompt: Tokens = None
@@ -89,12 +90,12 @@ class GenerateTable(ClassTable):
     arrivals: Literal["constant", "poisson", "gamma", "on-off", "diurnal", "ramp", "all-at-once"]
     request_rate: Rate | None = None
     burstiness: Annotated[float, Field(ge=0.01, le=10_000, allow_inf_nan=False)] | None = None
-    on_time: Count | None = None
-    off_time: Count | None = None
-    period: Count | None = None
+    on_time: Span | None = None
+    off_time: Span | None = None
+    period: Span | None = None
     amplitude: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     start_rate: Annotated[float, Field(ge=0, le=MOST_RATE, allow_inf_nan=False)] | None = None
-    ramp_time: Count | None = None
+    ramp_time: Span | None = None
     classes: Annotated[list[NamedClass], Field(min_length=1, max_length=MOST_CLASSES)] | None = None
 
     @field_validator("request_rate", mode="before")

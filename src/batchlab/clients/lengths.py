@@ -10,7 +10,7 @@ import numpy as np
 from batchlab.clients.columns import Integers
 from batchlab.clients.distributions import Distribution
 from batchlab.clients.draws import Floats, exp, log, normal
-from batchlab.settings import MOST_TOKENS
+from batchlab.settings import LATEST
 
 
 def values(distribution: Distribution, shares: Floats) -> Integers:
@@ -31,7 +31,7 @@ def values(distribution: Distribution, shares: Floats) -> Integers:
     else:
         found = _lognormal(distribution, shares, low, high)
     least = 1 if distribution.min is None else distribution.min
-    most = MOST_TOKENS if distribution.max is None else distribution.max
+    most = LATEST if distribution.max is None else distribution.max
     return np.clip(np.rint(found), least, most).astype(np.int64)
 
 

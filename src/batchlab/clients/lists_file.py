@@ -9,7 +9,7 @@ from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import Literal
 from batchlab.clients.rows import Rows
 from batchlab.clients.source import decoded, opened, without_mark
-from batchlab.errors import InputError, nearest
+from batchlab.errors import InputError
 
 
 def read(path: Path, layout: Layout) -> Columns:
@@ -54,11 +54,9 @@ class _Entries(Rows):
 def _list(path: Path, document: dict[str, Any], key: str) -> list[Any]:
     if key not in document:
         lists = [name for name, value in document.items() if isinstance(value, list)]
-        why = nearest(key, document) or (
-            "; older versions of vLLM write none: take the lengths alone, with [workload.generate] lengths"
-            if key == "start_times"
-            else "; was it run with --save-detailed?"
-        )
+        why = "; was it run with --save-detailed?"
+        if key == "start_times":
+            why = "; older versions of vLLM write none: take the lengths alone, with [workload.generate] lengths"
         raise InputError(path, None, None, f"has no list {key!r}{why}; its lists: {', '.join(lists) or 'none':.160}")
     value = document[key]
     if not isinstance(value, list):

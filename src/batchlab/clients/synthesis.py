@@ -31,6 +31,10 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     is_first[first] = True
     new, output = _lengths(table, kind, is_first, folder)
     think = np.where(is_first, 0, _drawn(table, "think", kind, 0))
+    _refuse_beyond(new, MOST_TOKENS, "a prompt would be longer than 2^40 tokens")
+    _refuse_beyond(output, MOST_TOKENS, "an output would be longer than 2^40 tokens")
+    if int(think.max()) * int(turns.max()) > LATEST:  # before it is added up
+        raise InputError(None, "workload.generate", None, f"a turn could come after 2^62 {clock_unit}")
     prompt = prefix + _since(new + np.where(is_first, 0, _before(output)), first, turns)
     arrival = np.repeat(arrival_times(table, arrivals, clock_unit), turns) + _since(think, first, turns)
     _refuse_beyond(prompt, MOST_TOKENS, "a prompt would be longer than 2^40 tokens")
