@@ -26,7 +26,7 @@ def read(path: Path, layout: Layout) -> Columns:
     """The requests in a Parquet file. Raises InputError."""
     refuse_other_files(path, b"PAR1", "a Parquet file")
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             return _read(path, file, layout)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
