@@ -275,7 +275,7 @@ def test_classes_come_by_weight_with_what_is_theirs():
 
 def sessions(**more):
     length = {"distribution": "uniform", "min": 5, "max": 60}
-    basic = {"turns": {"distribution": "uniform", "min": 1, "max": 6}, "think_time": 10**10, "shared_prefix": 32}
+    basic = {"turns": {"distribution": "uniform", "min": 1, "max": 6}, "turn_gap": 10**10, "shared_prefix": 32}
     return columns(num_prompts=300, prompt=length, output=length, **{**basic, **more})
 
 
@@ -320,7 +320,7 @@ def _session_of(found):
 
 
 def test_next_prompts_may_have_lengths_of_their_own():
-    found = sessions(next_prompt=3, think_time=None)
+    found = sessions(next_prompt=3, turn_gap=0)
     later = found.sessions.previous >= 0
     assert set(found.sessions.new[later]) == {3} and set(found.sessions.new[~later]) != {3}
 
@@ -348,7 +348,7 @@ def test_a_prefix_cache_finds_the_conversation():
                 "prompt": {"distribution": "uniform", "min": 5, "max": 40},
                 "output": 7,
                 "turns": 4,
-                "think_time": 10**10,
+                "turn_gap": 10**10,
             }
         },
     }
@@ -393,7 +393,8 @@ WRONG = [
     ({"prompt": {"distribution": "lognormal", "mean": 5}}, "lognormal takes median and sigma or mean and sigma or p50"),
     ({"prompt": {"distribution": "lognormal", "p50": 5, "p90": 4}}, "p50 = 5 must not be above p90 = 4"),
     ({"prompt": {"distribution": "exponential", "meen": 5}}, "prompt.meen: unknown key (did you mean 'mean'?)"),
-    ({"think_time": 5}, "think_time needs turns"),
+    ({"turn_gap": 5}, "turn_gap needs turns"),
+    ({"turns": 2}, "turns need turn_gap"),
     ({"turns": 0}, "generate.turns: 0: must be at least 1"),
     ({"classes": [CHAT]}, "output belongs into each of the classes"),
     ({"prompt": None, "output": None, "classes": [CHAT, CHAT]}, "the class 'chat' stands twice"),
@@ -401,8 +402,8 @@ WRONG = [
     ({"prompt": None, "output": None, "classes": [{"name": "a"}]}, "needs prompt and output, or lengths"),
     ({"max_tokens": 3}, "max_tokens: 3: is below an output that is drawn, 4"),
     ({"request_rate": 1e-9, "num_prompts": 1000}, "the last of 1,000 arrivals lies beyond 2^62 ns"),
-    ({"arrivals": "constant", "turns": 3, "think_time": 2**62}, "a turn could come after 2^62 ns"),
-    ({"arrivals": "constant", "turns": 3, "think_time": 2**63}, "think_time.value: "),
+    ({"arrivals": "constant", "turns": 3, "turn_gap": 2**62}, "a turn could come after 2^62 ns"),
+    ({"arrivals": "constant", "turns": 3, "turn_gap": 2**63}, "turn_gap.value: "),
 ]
 
 
@@ -432,3 +433,18 @@ def test_generate_stands_alone():
                     "workload": {"generate": generate, key: other},
                 }
             )
+
+
+def test_a_closed_loop_takes_requests_that_stand_alone():
+    generate = {"num_prompts": 9, "seed": 1, "arrivals": "all-at-once", "prompt": 1, "output": 1}
+    scenario = {
+        "engine": {"policy": "chunked", "prefill_chunk": 4, "max_num_batched_tokens": 8},
+        "cost": {"model": "unit"},
+        "workload": {"generate": generate, "clients": 2},
+    }
+    result = Summary()
+    simulate(build(scenario).runs[0], [result])
+    assert result.result_counts() == {"completed": 9} and result.totals()["max_queue_length"] <= 2
+    generate |= {"turns": 2, "turn_gap": 5}
+    with pytest.raises(InputError, match=r"workload\.clients: 2: would send the turns of a session side by side"):
+        build(scenario)

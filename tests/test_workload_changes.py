@@ -158,7 +158,7 @@ def sessions_run(transform):
         {
             "engine": {"policy": "chunked", "prefill_chunk": 4, "max_num_batched_tokens": 8},
             "cost": {"model": "linear", "unit": "ns", "per_iteration": 10**6},
-            "workload": {"generate": {**generate, "turns": 4}, "transform": transform},
+            "workload": {"generate": {**generate, "turns": 4, "turn_gap": 0}, "transform": transform},
         }
     ).runs[0]
 

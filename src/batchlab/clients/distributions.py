@@ -1,4 +1,4 @@
-"""What a scenario may say about numbers that are drawn: lengths, turns, think times. docs/workloads.md."""
+"""What a scenario may say about numbers that are drawn: lengths, turns, gaps between turns. docs/workloads.md."""
 
 import math
 from typing import Annotated, Any, Literal

@@ -45,21 +45,18 @@ class ClassTable(Table):
     shared_prefix: CountOrZero = 0
     turns: Tokens = None
     next_prompt: Tokens = None
-    think_time: Drawn = None
-
-    @property
-    def in_sessions(self) -> bool:
-        """Whether its requests are turns of sessions."""
-        return self.turns is not None
+    turn_gap: Drawn = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ClassTable:
         if self.lengths is not None and (self.prompt is not None or self.output is not None):
             raise ValueError("lengths gives prompt and output together: leave those out, or it")
-        for key in ("next_prompt", "think_time"):
+        for key in ("next_prompt", "turn_gap"):
             if getattr(self, key) is not None and self.turns is None:
-                raise ValueError(f"{key} needs turns: it says what comes between the turns of a session")
-        if self.in_sessions and self.lengths is not None:
+                raise ValueError(f"{key} needs turns: it says how a session goes on")
+        if self.turns is not None and self.turn_gap is None:
+            raise ValueError("turns need turn_gap: the time from the sending of one turn to that of the next")
+        if self.turns is not None and self.lengths is not None:
             raise ValueError("turns need prompt and output: lengths are of requests that stand alone")
         return self
 

@@ -30,19 +30,19 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     is_first = np.zeros(table.num_prompts, bool)
     is_first[first] = True
     new, output = _lengths(table, kind, is_first, folder)
-    think = np.where(is_first, 0, _drawn(table, "think", kind, 0))
+    gap = np.where(is_first, 0, _drawn(table, "turn_gap", kind, 0))
     _refuse_beyond(new, MOST_TOKENS, "a prompt would be longer than 2^40 tokens")
     _refuse_beyond(output, MOST_TOKENS, "an output would be longer than 2^40 tokens")
-    if int(think.max()) * int(turns.max()) > LATEST:  # before it is added up
+    if int(gap.max()) * int(turns.max()) > LATEST:  # before it is added up
         raise InputError(None, "workload.generate", None, f"a turn could come after 2^62 {clock_unit}")
     prompt = prefix + _since(new + np.where(is_first, 0, _before(output)), first, turns)
-    arrival = np.repeat(arrival_times(table, arrivals, clock_unit), turns) + _since(think, first, turns)
+    arrival = np.repeat(arrival_times(table, arrivals, clock_unit), turns) + _since(gap, first, turns)
     _refuse_beyond(prompt, MOST_TOKENS, "a prompt would be longer than 2^40 tokens")
     _refuse_beyond(arrival, LATEST, f"a turn would come after 2^62 {clock_unit}")
     sessions = None
     if table.in_sessions or prefix.any():
         previous = np.where(is_first, -1, np.arange(-1, len(kind) - 1))
-        sessions = Sessions(previous, prefix, kind, new, think)
+        sessions = Sessions(previous, prefix, kind, new, gap)
     names = None if table.classes is None else [named.name for named in table.classes]
     columns = Columns(
         arrival,
@@ -72,9 +72,9 @@ def _kind_of_arrivals(table: GenerateTable) -> Integers:
 
 
 def _drawn(table: GenerateTable, key: str, kind: Integers, otherwise: int) -> Integers:
-    """One value of each class's `turns` or `think_time`, where it has any."""
+    """One value of each class's `turns` or `turn_gap`, where it has any."""
     found = np.full(len(kind), otherwise, np.int64)
-    distributions = [k.turns if key == "turns" else k.think_time for k in table.kinds]
+    distributions = [getattr(k, key) for k in table.kinds]
     if any(distributions):
         shares = Stream(table.seed, key).uniform(len(kind))
         _fill(found, distributions, kind, shares)

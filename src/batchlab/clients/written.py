@@ -136,6 +136,8 @@ class WorkloadTable(FileTable):
         """The requests of a file or those to generate, with all changes made. Raises InputError."""
         if self.generate is None:
             columns = self.read(folder, clock_unit)
+        elif self.generate.in_sessions and self.clients is not None:
+            raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
         else:
             columns = self.generate.build(folder, clock_unit)
         return columns if self.transform is None else self.transform.apply(columns)
