@@ -15,15 +15,13 @@ class Sessions:
     """What the prompts of requests begin with, by their position.
 
     previous: the turn before, -1 for a first turn. prefix: tokens at the very beginning that all requests of the same
-    `kind` share. new: prompt tokens that no request before had. gap: time from the sending of the turn before to
-    that of this one.
+    `kind` share. new: prompt tokens that no request before had.
     """
 
     previous: Integers
     prefix: Integers
     kind: Integers
     new: Integers
-    gap: Integers
 
     def tokens(self, position: int, output: Integers) -> TokenIdentity:
         """The identity of a request's tokens: the kind's prefix, then new tokens and output of each turn before it."""
@@ -51,7 +49,6 @@ class Sessions:
             self.prefix[chosen],
             self.kind[chosen],
             self.new[chosen],
-            self.gap[chosen],
         )
 
 

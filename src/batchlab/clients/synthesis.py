@@ -42,7 +42,7 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     sessions = None
     if table.in_sessions or prefix.any():
         previous = np.where(is_first, -1, np.arange(-1, len(kind) - 1))
-        sessions = Sessions(previous, prefix, kind, new, gap)
+        sessions = Sessions(previous, prefix, kind, new)
     names = None if table.classes is None else [named.name for named in table.classes]
     columns = Columns(
         arrival,
