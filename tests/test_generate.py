@@ -372,7 +372,7 @@ WRONG = [
     ({"num_prompts": 2**60}, "generate.num_prompts: "),
     ({"seed": -1}, "generate.seed: -1: must be at least 0"),
     ({"arrivals": "weibull"}, "generate.arrivals: 'weibull': 'constant', 'poisson'"),
-    ({"request_rate": None}, "generate: {'num_prompts'"),
+    ({"request_rate": None}, "generate: arrivals = 'poisson' needs request_rate"),
     ({"request_rate": math.inf}, "generate.request_rate: inf: must be finite; arrivals = 'all-at-once'"),
     ({"request_rate": math.nan}, "generate.request_rate: nan"),
     ({"request_rate": -1}, "generate.request_rate: -1"),

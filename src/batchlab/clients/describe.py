@@ -79,7 +79,8 @@ def _shared(columns: Columns) -> dict[str, Any] | None:
     if columns.hashes is not None:
         return _shared_hashes(*columns.hashes, columns.prompt)
     if columns.sessions is None:
-        return None
+        generated = columns.origin is not None and columns.origin.file is None
+        return _share(0, int(columns.prompt.sum()), None) if generated else None
     sessions = columns.sessions
     first = np.zeros(len(columns), bool)  # of its class, which then brings the prefix itself
     first[np.unique(sessions.kind, return_index=True)[1]] = True
