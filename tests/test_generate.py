@@ -74,6 +74,23 @@ def test_a_seed_gives_these_requests_on_every_machine():
     assert digest.hexdigest() == "a98dca5b34e8c8d862af68fdfd64171e853a3ebea76da9cdb51cc5669d59dfc8"
 
 
+def test_a_load_worked_out_one_number_after_another():
+    """The same in plain Python from PCG64's bits: to the token, and to the nanosecond but for its last rounding."""
+
+    def shares(number):
+        bits = np.random.PCG64(np.random.SeedSequence([8, number])).random_raw(3000)
+        return [((int(b) >> 12) + 0.5) / 2**52 for b in bits]
+
+    output = {"distribution": "lognormal", "median": 90, "sigma": 1.2, "max": 700, "outside": "clip"}
+    prompt = {"distribution": "uniform", "min": 10, "max": 500}
+    found = columns(num_prompts=3000, seed=8, prompt=prompt, output=output)
+    passed = [0.0, *itertools.accumulate(-math.log(share) for share in shares(0)[:2999])]
+    assert np.abs(found.arrival - np.array([round(p / 5 * NS) for p in passed])).max() <= 1
+    assert found.prompt.tolist() == [10 + int(share * 491) for share in shares(3)]
+    inverse = statistics.NormalDist(math.log(90), 1.2).inv_cdf
+    assert found.output.tolist() == [min(max(round(math.exp(inverse(share))), 1), 700) for share in shares(4)]
+
+
 # Arrival processes
 
 
