@@ -288,7 +288,8 @@ def test_priority(attempt: Try, value: str, told: list[str]) -> None:
         (
             'model = "unit"',
             'model = "unt"',
-            "cost.model: 'unt': must be one of distserve, linear, operators, roofline, table, unit (did you mean 'unit'?)",
+            "cost.model: 'unt': must be one of distserve, linear, operators, roofline, table, unit "
+            "(did you mean 'unit'?)",
         ),
         ('model = "unit"', "model = 3", "cost.model: 3: must be one of"),
         ('model = "unit"', 'model = "unit"\ndecode_token = 2', "cost.decode_token: unknown key"),

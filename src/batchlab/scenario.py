@@ -134,8 +134,10 @@ def build(
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
-        requests = columns = table.workload.read(workload_folder or folder, costs.build(table.cost, folder).unit)
-        source = columns.source()
+        clock_unit = costs.build(table.cost, folder).unit
+        requests = columns = table.workload.columns_of(workload_folder or folder, clock_unit)
+        own = columns.source()
+        source = own if "sha256" in own else {**(source or {}), **own}
     if table.workload.clients is None and table.workload.think_time:
         raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
     count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent

@@ -105,6 +105,8 @@ def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterabl
             siblings = [*_sibling_keys(model, first["loc"]), *known]
             expected = f"unknown key{nearest(str(first['loc'][-1]), siblings)}"
         value = None if missing or first["type"] == "extra_forbidden" else first["input"]
+        if first["type"] == "value_error" and isinstance(value, dict):  # about how its keys go together, which it says
+            value = None
         raise InputError(None, place(location), value, expected) from None
 
 

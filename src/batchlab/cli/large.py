@@ -56,10 +56,8 @@ def workload_lines(run: Run) -> list[str]:
         f"output mean {columns.output.mean():,.1f} tokens"
     ]
     if origin is not None:
-        read = "" if origin.limit is None else f", only the first {origin.limit:,} rows (limit = {origin.limit})"
-        order = ", sorted by arrival (sort = true)" if origin.sorted else ""
-        lines.insert(0, f"workload {origin.file} ({origin.format}){read}{order}")
-        lines.append(origin.rule)
+        said, rule = origin.lines()
+        lines = [said, *lines, rule]
     return lines
 
 

@@ -13,6 +13,7 @@ from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
+from batchlab.cli.workload import workload
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,3 +32,4 @@ cli.add_command(catalog)
 cli.add_command(validate)
 cli.add_command(calibrate)
 cli.add_command(published)
+cli.add_command(workload)

@@ -189,7 +189,7 @@ def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:
     taken = {os.path.realpath(scenario.path): "the scenario itself"}
     for run in scenario.runs:
         origin = getattr(run.requests, "origin", None)
-        if origin is not None:
+        if origin is not None and origin.file is not None:
             taken[os.path.realpath(origin.file)] = "its workload file"
         if ":" in run.engine or run.engine.endswith(".py"):
             taken[os.path.realpath(run.engine.rpartition(":")[0] or run.engine)] = "the policy's file"

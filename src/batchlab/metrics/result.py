@@ -72,6 +72,8 @@ class RequestResult:
             "recomputed_tokens": self.recomputed_tokens,
             "attempts": 0 if self.result == "pending" else self.retries + (self.result != "retrying"),
         }
+        if request.group is not None:
+            entry["group"] = request.group
         if self.output_times is not None:
             entry["output_times"] = self.output_times
         return entry

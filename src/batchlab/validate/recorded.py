@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from batchlab.clients.columns import Columns
+from batchlab.clients.formats import LLMSERVINGSIM
 from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
@@ -25,8 +26,6 @@ SCHEDULER = (
     "long_prefill_token_threshold",
     "scheduler_reserve_full_isl",
 )
-PLANNED = ColumnMap(arrival="arrival_time_ns", prompt="input_toks", output="output_toks")
-"""Columns of a workload file in CSV, as LLMServingSim writes them."""
 MOST_RANKS = 1024
 LATEST = 2.0**33
 """Largest time stamp in seconds, far beyond today."""
@@ -122,7 +121,7 @@ def _planned(path: Path, measured: Columns) -> Columns:
     if path.suffix == ".jsonl":
         table = FileTable(file=str(path), format="mooncake")
     else:
-        table = FileTable(file=str(path), format="csv", columns=PLANNED, time_unit="ns")
+        table = FileTable(file=str(path), format="csv", columns=ColumnMap(**LLMSERVINGSIM), time_unit="ns")
     found = table.read(Path(), "ns")
     if len(found) != len(measured):
         raise InputError(path, None, None, f"has {len(found):,} requests, the measured run {len(measured):,}")

@@ -115,7 +115,7 @@ def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1) -> Repl
 def _picked(requests: Sequence[Request], positions: Sequence[int]) -> Sequence[Request]:
     """Some of the requests, with their block hashes where they have such."""
     if isinstance(requests, Columns):
-        return requests.in_order(np.array(positions, np.int64))
+        return requests.take(np.array(positions, np.int64))
     return [requests[position] for position in positions]
 
 
