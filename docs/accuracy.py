@@ -28,7 +28,7 @@ RUNS = {
 """Run, profile, multiprocessors of the GPU (its data sheet)."""
 GRIDS = {**{profile: (sms, 8) for _, profile, sms in RUNS.values()}, "rtxpro6000-qwen3-32b-bf16-tp2": (188, 4)}
 """Profile -> multiprocessors and KV heads of one GPU."""
-BASE = {"model": "operators", "layers": 32, "kv_heads": 8}
+BASE = {"model": "operators", "llm": "llama-3.1-8b"}
 ALLOWED = {"ttft": 5, "tpot": 3, "e2e": 3}
 FORMS = {"equal contexts": False, "unequal contexts": True}
 
@@ -42,9 +42,12 @@ both GPUs. All of it was published with LLMServingSim (MIT licence); none of it 
 batchlab validate MEASURED/vllm-0.19-rtx4090-llama-3.1-8b --cost cost.toml
 ```
 
-with [a cost](profiles.md) that names the profile. Nothing is fitted to the runs: scheduler, settings, arrivals and lengths are
-the run's, step times are the profile's. Errors are signed, in %: predicted / measured - 1. TTFT and E2E count from the
-client's sending; from `queued_ts` TTFT leaves out the wait for the step that runs when a request comes in.
+with [a cost](profiles.md) that names the profile. [Accuracy of roofline](accuracy-roofline.md) says how wrong a cost without any
+profile is, [Published results](published.md) what simulation makes of older systems' figures.
+
+Nothing is fitted to the runs: scheduler, settings, arrivals and lengths are the run's, step times are the profile's. Errors are
+signed, in %: predicted / measured - 1. TTFT and E2E count from the client's sending; from `queued_ts` TTFT leaves out the wait for
+the step that runs when a request comes in.
 """
 READING = """
 The term for unequal contexts is a choice of the cost model (`unequal_contexts`); its one parameter is fitted to the profile's

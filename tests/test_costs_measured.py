@@ -1,5 +1,6 @@
 """Cost models that look measured times up: profiles, tables, fits."""
 
+import json
 import random
 import shutil
 from heapq import heappop, heappush
@@ -31,7 +32,8 @@ def work(chunks: list[tuple[int, int]], contexts: list[int]) -> Work:
 
 
 def build(folder: Path, **settings: object) -> costs.CostModel:
-    return costs.build({"model": "operators", "profile": "p", "layers": 3, **settings}, folder)
+    section = {"model": "operators", "profile": "p", "layers": 3, **settings}
+    return costs.build({key: value for key, value in section.items() if value is not None}, folder)
 
 
 # The grid
@@ -207,6 +209,61 @@ def test_gpus_exchange_and_share_experts(tmp_path: Path) -> None:
     hit = 64 * (1 - (1 - 8 / 128) ** 100)  # both GPUs' 50 tokens are gathered
     more = 3 * (1 + 5 + hit) + 3 * (5 + 999 * (20000 - 1000) / 999000)
     assert shared.duration(step) - two.duration(step) == pytest.approx(1000 * more, rel=1e-3)
+
+
+def test_what_the_catalog_knows_need_not_be_given(tmp_path: Path) -> None:
+    profiles.make(tmp_path / "p")
+    skew = [(64, 1, 0, 100, big, 100, 100 + big / 100) for big in (400, 800, 1600)]
+    profiles.write(tmp_path / "p" / "skew.csv", "n,nb,pc,kvs,kv_big,t_mean_us,t_skew_us", skew)
+    profiles.write(tmp_path / "links.csv", "bytes,time_us", [(1000, 5), (1000000, 1004)])
+    own = {"tensor_parallel": 2, "collectives": "links.csv", "unequal_contexts": True}
+    known = {"layers": None, "llm": "llama-3.1-8b", "gpu": "h100-sxm"}
+    shape = {"layers": 32, "kv_heads": 4, "hidden_size": 4096, "sms": 132}  # 8 KV heads over two GPUs
+    step = work([(50, 0)], [100] * 70 + [5000])
+    named, given = build(tmp_path, **own, **known), build(tmp_path, **own, **shape)
+    assert named.duration(step) == given.duration(step)
+    assert named.describe() == given.describe() | {"llm": "llama-3.1-8b", "gpu": "h100-sxm"}
+    assert build(tmp_path, **own, **known | {"layers": 3, "sms": 100}).describe()["sms"] == 100
+    config = {"num_hidden_layers": 5, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"intermediate_size": 128}), encoding="utf-8")
+    assert build(tmp_path, layers=None, llm="config.json").describe()["layers"] == 5
+
+
+def test_experts_come_from_the_catalog_where_the_profile_has_them(tmp_path: Path) -> None:
+    profiles.make(tmp_path / "p")
+    llm = {"layers": None, "llm": "qwen3-30b-a3b"}
+    with pytest.raises(InputError, match="has experts, of which the profile needs a moe"):
+        build(tmp_path, **llm)
+    rows = [(t, e, 1 + 0.1 * t + e) for t in (1, 64, 1024) for e in (0, 32, 64, 128)]
+    profiles.write(tmp_path / "p" / "moe.csv", "tokens,experts,time_us", rows)
+    step = work([(50, 0)], [])
+    named, given = build(tmp_path, **llm), build(tmp_path, layers=48, experts=128, experts_per_token=8)
+    assert named.duration(step) == given.duration(step)
+    with pytest.raises(InputError, match="has experts in 58 of 61 layers"):
+        build(tmp_path, layers=None, llm="deepseek-v3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": None}, "cost.layers: is missing: give it, or the model as llm"),
+        ({"llm": "llama-3.1-9b"}, "cost.llm: 'llama-3.1-9b': no such model"),
+        ({"gpu": "h100-smx"}, "cost.gpu: 'h100-smx': no such GPU"),
+        ({"gpu": "l4", "kv_heads": 8, "unequal_contexts": True}, "cost.sms: is missing: unequal_contexts needs it"),
+        ({"tensor_parallel": 2, "hidden_size": 8}, "cost.collectives: is missing: more than one GPU needs it"),
+        (
+            {"tensor_parallel": 2, "hidden_size": 8, "collectives": "pci"},
+            "cost.collectives: 'pci': must be 'pcie', or a .csv file of all-reduce times (did you mean 'pcie'?)",
+        ),
+    ],
+)
+def test_what_is_missing_is_told_with_what_would_give_it(
+    tmp_path: Path, settings: dict[str, object], message: str
+) -> None:
+    profiles.make(tmp_path / "p")
+    with pytest.raises(InputError) as caught:
+        build(tmp_path, **settings)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_step_beyond_the_profile_is_counted_and_told(tmp_path: Path) -> None:

@@ -13,12 +13,13 @@ from click.testing import CliRunner
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
 from batchlab.cli.main import cli
 from batchlab.cli.validate import parse_bounds
+from batchlab.costs.roofline import Roofline
 from batchlab.costs.table import Table
 from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm
 from batchlab.validate.compare import amplification, compared
 from batchlab.validate.recorded import recorded
-from batchlab.validate.replay import Replay, load_cost, prepare, replay
+from batchlab.validate.replay import Replay, prepare, replay
 
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 TRUE = {"per_iteration": 9e6, "prefill_token": 40_000.0, "decode_token": 60_000.0, "context_token": 30.0}
@@ -82,6 +83,18 @@ def invoke(*arguments: object) -> Any:
 
 
 # Validate
+
+
+def test_kv_blocks_may_come_from_a_cost_that_knows_the_gpu(tmp_path: Path) -> None:
+    run = recorded(make_run(tmp_path / "run", 1, blocks=None))
+    cost = costs.build({"model": "roofline", "gpu": "h100-sxm", "llm": "llama-3.1-8b"})
+    assert isinstance(cost, Roofline)
+    blocks = cost.kv_blocks(0.5, 16, 1024)
+    assert prepare(run, cost, {}).limits.num_gpu_blocks is None
+    # one is vLLM's null block
+    assert prepare(run, cost, {"gpu_memory_utilization": 0.5}).limits.num_gpu_blocks == blocks - 1
+    with pytest.raises(InputError, match=r"gpu_memory_utilization: 0\.5: needs a cost model that knows GPU"):
+        prepare(run, costs.build(COST), {"gpu_memory_utilization": 0.5})
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -221,7 +234,7 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
         recorded(folder)
     (tmp_path / "unit.toml").write_text('[cost]\nmodel = "unit"')
     with pytest.raises(InputError, match="must be 'ns'"):
-        prepare(recorded(make_run(tmp_path / "other", 1, count=5)), load_cost(tmp_path / "unit.toml"), {})
+        prepare(recorded(make_run(tmp_path / "other", 1, count=5)), costs.load(tmp_path / "unit.toml"), {})
 
 
 def test_a_request_gets_its_token_two_updates_after_it_was_scheduled() -> None:
@@ -300,7 +313,8 @@ def test_the_coefficients_behind_served_requests_are_found(tmp_path: Path) -> No
     ended = invoke("calibrate", folder, "-o", tmp_path / "cost.toml", "--json")
     document = json.loads(ended.stdout)
     assert document["notes"] == [
-        "the number of KV blocks is not recorded: KV memory is not modelled (--set num_gpu_blocks=N)"
+        "the number of KV blocks is not recorded: KV memory is modelled only with --set num_gpu_blocks=N, or "
+        "gpu_memory_utilization where the cost knows the GPU"
     ]
     found = np.array([document["cost"][name] for name in TRUE])
     typical = np.array([(1, 0, 8, 4000), (1, 0, 30, 25_000), (1, 700, 10, 7000)])

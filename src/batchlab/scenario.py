@@ -110,6 +110,14 @@ def override(document: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str
     return {key: _override(document, key, value) for key, value in overrides.items()}
 
 
+def cost_of(document: Mapping[str, Any], folder: Path) -> CostModel:
+    """The cost model of a document's [cost]. Raises InputError."""
+    section = document.get("cost", {})
+    if not isinstance(section, dict):
+        raise InputError(None, "cost", section, "must be a table of settings")
+    return costs.build(section, folder)
+
+
 def build(
     document: Mapping[str, Any],
     name: str = "scenario",
@@ -117,10 +125,11 @@ def build(
     engines: Sequence[str] = (),
     folder: Path = Path(),
     workload_folder: Path | None = None,
+    cost: CostModel | None = None,
 ) -> Scenario:
     """A scenario from a document of the file's shape; it finds its files from `folder`, or its workload from another.
 
-    Raises InputError; one about the document comes without a file.
+    cost: instead of the document's. Raises InputError; one about the document comes without a file.
     """
     table: ScenarioTable = validate(ScenarioTable, dict(document))
     written_out = table.workload.written_out
@@ -134,7 +143,7 @@ def build(
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
-        clock_unit = costs.build(table.cost, folder).unit
+        clock_unit = (cost or costs.build(table.cost, folder)).unit
         requests = columns = table.workload.columns_of(workload_folder or folder, clock_unit)
         own = columns.source()
         source = own if "sha256" in own else {**(source or {}), **own}
@@ -142,7 +151,11 @@ def build(
         raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
     count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
-    runs = [_run(policy, engine, table, folder, requests, source) for policy in chosen]
+    runs = [
+        # a cost model for each run, since some count what they were asked
+        _run(policy, engine, table, cost or costs.build(table.cost, folder), requests, source)
+        for policy in chosen
+    ]
     ignored = {
         p: [key for key in engine if key in LIMITS and key not in policies.settings_of(policies.find(p))]
         for p in engines
@@ -169,13 +182,12 @@ def _run(
     name: str,
     engine: Mapping[str, Any],
     table: ScenarioTable,
-    folder: Path,
+    cost: CostModel,
     requests: Sequence[Request],
     source: dict[str, Any],
 ) -> Run:
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
-    cost = costs.build(table.cost, folder)  # one for each run, since some count what they were asked
     own = {key: value for key, value in engine.items() if key in parameters(policy_class)}
     policy = construct(policy_class, own, "engine")
     settings = {key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)}

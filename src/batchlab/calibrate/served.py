@@ -14,7 +14,8 @@ from batchlab.calibrate.fit import NAMES, Errors, Floats, errors, fit, held_out
 from batchlab.core.work import Work
 from batchlab.costs.linear import Linear
 from batchlab.events import Event, Iteration
-from batchlab.validate.recorded import NS, Recorded
+from batchlab.units import NS_IN_S
+from batchlab.validate.recorded import Recorded
 from batchlab.validate.replay import Replay, prepare, replay
 
 START = (2e7, 1e5, 1e4, 50.0)
@@ -54,7 +55,7 @@ class _Recording(Linear):
             for work, serial in zip(self._work, self._serials, strict=True)
             if serial in self._end
         ]
-        return np.array([work for work, _ in known]), np.array([end / NS for _, end in known])
+        return np.array([work for work, _ in known]), np.array([end / NS_IN_S for _, end in known])
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def _sums(run: Recorded, settings: Mapping[str, Any], coefficients: Floats) -> t
 def _measured_sums(run: Recorded) -> Floats:
     """What the sums stand for, ns: the wait for the first token of each request, then the decode time of each."""
     queued, first, last = (np.array(times) for times in (run.queued, run.first, run.last))
-    return np.concatenate([first - queued, last - first]) * NS
+    return np.concatenate([first - queued, last - first]) * NS_IN_S
 
 
 def _latencies(times: Recorded | Replay, run: Recorded) -> dict[str, Floats]:

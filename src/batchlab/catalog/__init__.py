@@ -12,7 +12,7 @@ from pydantic import Field
 from batchlab.catalog.config import read_config, shape
 from batchlab.catalog.llm import Llm
 from batchlab.errors import InputError, nearest
-from batchlab.settings import Table, validate
+from batchlab.settings import Count, Table, validate
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
@@ -25,6 +25,7 @@ class Gpu(Table):
     memory_gib: Positive
     link_gb_s: Positive
     fp8: bool = False
+    sms: Count | None = None
     origin: str
 
 

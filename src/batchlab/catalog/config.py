@@ -7,6 +7,7 @@ from typing import Any
 
 from batchlab.catalog.llm import Llm
 from batchlab.errors import InputError
+from batchlab.files import read_text
 from batchlab.settings import validate
 
 UNGATED = (
@@ -29,12 +30,7 @@ NOT_ATTENTION = ("mamba", "ssm_", "rwkv", "linear_num", "lru_width", "conv_kerne
 
 def read_config(path: Path) -> Llm:
     """The model of a config.json. Raises InputError: unreadable, a key missing, layers that are no attention."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, None, None, "not UTF-8; a model is given by its config.json") from error
+    text = read_text(path, "a model is given by its config.json")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
 
+from batchlab.cli.progress import status
 from batchlab.cli.run import note
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.cli.validate import engine_settings
@@ -112,8 +112,8 @@ def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
             run.ranks,
             "must be 1: the steps of engines that wait for each other cannot be told apart",
         )
-    with Console(stderr=True).status("") as status:  # shown on a terminal only
-        found = fit_served(run, settings, lambda rounds: status.update(f"simulation {rounds} of at most {ROUNDS}"))
+    with status("simulating") as tell:
+        found = fit_served(run, settings, lambda rounds: tell(f"simulation {rounds} of at most {ROUNDS}"))
     notes = list(run.notes)
     if not found.settled:
         notes.append(f"the fit had not settled after {found.rounds} simulations")

@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from batchlab import catalog as catalog_room
-from batchlab import costs
 from batchlab.cli.run import parse_setting
-from batchlab.cli.tables import NS_IN_MS, console, fitted, plain_table, say
+from batchlab.cli.tables import console, fitted, milliseconds, plain_table, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
 from batchlab.costs.sheet import sizes, typical_steps
 from batchlab.errors import InputError
 from batchlab.files import read_toml
-from batchlab.scenario import STEP_TOKENS, Scenario, override
+from batchlab.scenario import STEP_TOKENS, Scenario, cost_of, override
 from batchlab.settings import LimitSettings, MemorySettings, validate
+from batchlab.units import NS_IN_S
 
 UTILIZATION = 0.9
 """vLLM's default."""
@@ -61,12 +61,11 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
         document, _ = read_toml(scenario)
     places = override(document, overrides)
     try:
-        for section in ("cost", "engine"):
-            if not isinstance(document.get(section, {}), dict):
-                raise InputError(None, section, document[section], "must be a table of settings")
-        folder = Path() if scenario is None else Path(scenario).parent
-        model = costs.build(document.get("cost", {}), folder)
-        return model, _engine(document.get("engine", {}))
+        model = cost_of(document, Path() if scenario is None else Path(scenario).parent)
+        engine = document.get("engine", {})
+        if not isinstance(engine, dict):
+            raise InputError(None, "engine", engine, "must be a table of settings")
+        return model, _engine(engine)
     except InputError as error:
         if scenario is None and error.file is None and not places:
             error.file = "batchlab cost"
@@ -102,18 +101,14 @@ def _steps(out: Console, document: dict[str, Any]) -> Table:
     steps = document["steps"]
     columns: dict[str, list[str]] = {"step": [step["step"] for step in steps]}
     if document["unit"] == "ns":
-        columns["ms"] = [_ms(step["duration"]) for step in steps]
-        columns["tokens/s"] = [f"{step['tokens'] * 1e9 / step['duration']:,.0f}" for step in steps]
+        columns["ms"] = [milliseconds(step["duration"]) for step in steps]
+        columns["tokens/s"] = [f"{step['tokens'] * NS_IN_S / step['duration']:,.0f}" for step in steps]
     else:
         columns[f"{document['unit']}s"] = [f"{step['duration']:,}" for step in steps]
     if "memory" in document:
         columns["binds"] = [step["binds"] for step in steps]
-        columns |= {term: [_ms(step["terms"][term]) for step in steps] for term in TERMS}
+        columns |= {term: [milliseconds(step["terms"][term]) for step in steps] for term in TERMS}
     return fitted(out, columns, tuple(name for name in columns if name not in ("step", "binds")))
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / NS_IN_MS:,.3f}"
 
 
 def _memory_lines(settings: dict[str, Any], memory: dict[str, Any]) -> list[str]:
@@ -136,7 +131,7 @@ def _memory_lines(settings: dict[str, Any], memory: dict[str, Any]) -> list[str]
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def catalog(as_json: bool) -> None:
-    """List the GPUs and models that the roofline cost model knows by name."""
+    """List the GPUs and models that cost models know by name."""
     gpus = {name: catalog_room.find_gpu(name) for name in catalog_room.gpu_names()}
     llms = {name: catalog_room.find_llm(name) for name in catalog_room.llm_names()}
     if as_json:
@@ -152,11 +147,11 @@ def catalog(as_json: bool) -> None:
         print(json.dumps(document, indent=1))
         return
     out = console()
-    table = plain_table("gpu", "TFLOP/s", "TB/s", "GiB", "link GB/s", numeric=("TFLOP/s", "TB/s", "GiB", "link GB/s"))
+    numeric: tuple[str, ...] = ("TFLOP/s", "TB/s", "GiB", "link GB/s", "SMs")
+    table = plain_table("gpu", *numeric, numeric=numeric)
     for name, gpu in gpus.items():
-        table.add_row(
-            name, *(f"{value:g}" for value in (gpu.tflops, gpu.bandwidth_tb_s, gpu.memory_gib, gpu.link_gb_s))
-        )
+        peaks = (gpu.tflops, gpu.bandwidth_tb_s, gpu.memory_gib, gpu.link_gb_s, gpu.sms)
+        table.add_row(name, *("" if value is None else f"{value:g}" for value in peaks))
     out.print(table)
     out.print()
     numeric = ("billion parameters", "a token uses", "layers", "hidden", "KV values a token")

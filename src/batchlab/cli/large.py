@@ -5,11 +5,12 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import NS_IN_MS, console, plain_table, say, settings_line, totals_lines
+from batchlab.cli.tables import console, plain_table, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.errors import one_line
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run
+from batchlab.units import NS_IN_MS, NS_IN_S
 
 NAMES = {
     "ttft": "TTFT",
@@ -99,5 +100,5 @@ def _duration(time: int, unit: str) -> str:
     if unit != "ns":
         return f"{time:,} {unit}{'' if time == 1 else 's'}"
     if time >= 10**10:
-        return f"{time / 10**9:,.1f} s"
+        return f"{time / NS_IN_S:,.1f} s"
     return f"{time / NS_IN_MS:,.3f} ms"

@@ -1,9 +1,7 @@
 """batchlab published."""
 
-import contextlib
 import json
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -12,11 +10,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from batchlab.cli.progress import status
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.published.record import Record
 from batchlab.published.records import RECORDS, find
 from batchlab.published.reproductions import reproduce as simulated
-from batchlab.published.result import Reproduction, Tell
+from batchlab.published.result import Reproduction
 
 CONDITIONS = (
     "system", "model", "precision", "hardware", "baseline", "metric", "denominator", "workload", "source",
@@ -39,7 +38,7 @@ def published(name: str | None, reproduce: bool, as_json: bool) -> None:
     records = list(RECORDS.values()) if name is None else [find(name)]
     found: dict[str, Reproduction] = {}
     if reproduce:
-        with _progress() as tell:
+        with status("simulating") as tell:
             for record in records:
                 if record.reproduction is not None:
                     tell(record.name)
@@ -54,16 +53,6 @@ def published(name: str | None, reproduce: bool, as_json: bool) -> None:
             _show(console(), record, found.get(record.name), reproduce)
     if name is not None and reproduce and not found:
         sys.exit(1)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Tell]:
-    """Says on a terminal's stderr what is being simulated."""
-    if not sys.stderr.isatty():
-        yield lambda doing: None
-        return
-    with Console(stderr=True).status("simulating") as status:
-        yield lambda doing: status.update(escape(doing))
 
 
 def _list(out: Console, records: list[Record]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
+from batchlab import costs
 from batchlab.cli.progress import progress
 from batchlab.cli.run import cost_remarks, note, parse_setting
 from batchlab.cli.tables import console, plain_table, say, settings_line
@@ -53,11 +54,11 @@ def validate(
     """
     from batchlab.validate.compare import amplification, compared  # numpy takes time to import
     from batchlab.validate.recorded import recorded
-    from batchlab.validate.replay import load_cost, prepare, replay
+    from batchlab.validate.replay import prepare, replay
 
     allowed, changed = parse_bounds(bounds), engine_settings(settings)
     measured = recorded(Path(run), None if workload is None else Path(workload))
-    prepared = prepare(measured, load_cost(Path(cost)), changed)
+    prepared = prepare(measured, costs.load(Path(cost)), changed)
     with progress(prepared) as observers:
         found = replay(prepared, observers, measured.ranks)
     remarks = cost_remarks(prepared)

@@ -9,13 +9,13 @@ from rich.markup import escape
 from rich.text import Text
 
 from batchlab.cli.run import parse_setting
-from batchlab.cli.tables import NS_IN_MS, console, percent, plain_table, say
+from batchlab.cli.tables import console, percent, plain_table, say
 from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
 from batchlab.scenario import load
 from batchlab.settings import validate
+from batchlab.units import NS_IN_MS, NS_IN_S
 
-NS_IN_S = 10**9
 FIGURES = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 CLASS_FIGURES = {"requests": "requests", "share": "share", "prompt_mean": "prompt mean", "output_mean": "output mean"}
 

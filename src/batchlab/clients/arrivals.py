@@ -13,8 +13,8 @@ from batchlab.clients.draws import Floats, Stream, log
 from batchlab.clients.generate import GenerateTable
 from batchlab.errors import InputError
 from batchlab.settings import LATEST
+from batchlab.units import NS_IN_S
 
-NS_IN_S = 10**9
 DAY_STEPS = 1440
 """Steps of a period of `diurnal`, within which its rate is constant: the minutes of a day."""
 

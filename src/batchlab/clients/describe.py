@@ -8,9 +8,10 @@ import numpy as np
 from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.request import Request
 from batchlab.clients.rows import HASH_TOKENS
+from batchlab.units import NS_IN_S
 
 PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99)
-NS_IN_MINUTE = 60 * 10**9
+NS_IN_MINUTE = 60 * NS_IN_S
 
 
 def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
@@ -23,7 +24,7 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
     """
     arrival = np.sort(columns.arrival)
     span = int(arrival[-1] - arrival[0])
-    per_second = 10**9 if clock_unit == "ns" else 1
+    per_second = NS_IN_S if clock_unit == "ns" else 1
     gaps = np.diff(arrival)
     cv = float(gaps.std() / gaps.mean()) if len(gaps) and span else None
     found: dict[str, Any] = {

@@ -1,5 +1,6 @@
 """What a cost model is."""
 
+import math
 from typing import Any, Protocol
 
 from batchlab.core.work import Work
@@ -27,3 +28,8 @@ class CostModel(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Name and coefficients, as the trace's header states them."""
+
+
+def whole(time: float) -> int:
+    """A time in whole units, rounded half up, at least 1: what a step takes on the clock."""
+    return max(1, math.floor(time + 0.5))

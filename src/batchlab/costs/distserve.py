@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from batchlab.core.work import Work
+from batchlab.costs.base import whole
 from batchlab.errors import SettingError
 
 
@@ -55,7 +56,7 @@ class DistServe:
             large = self.threshold is not None and len(work.contexts) > self.threshold
             a, b, c = self.decode_large if large and self.decode_large is not None else self.decode
             ms += a + b * sum(work.contexts) + c * len(work.contexts)
-        return max(1, round(ms * 1e6))
+        return whole(ms * 1e6)
 
     def remarks(self) -> list[str]:
         """What is to be said after a run."""

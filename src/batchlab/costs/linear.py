@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from batchlab.core.work import Work
+from batchlab.costs.base import whole
 from batchlab.errors import SettingError, nearest
 
 RANGED = ("prefill_tokens", "decodes", "context_tokens")
@@ -66,7 +67,7 @@ class Linear:
             + c["context_token"] * work.context_tokens
             + c["moved_block"] * work.moved_blocks
         )
-        return max(1, math.floor(total + 0.5)) if isinstance(total, float) else max(1, total)
+        return whole(total) if isinstance(total, float) else max(1, total)
 
     def _count(self, work: Work) -> None:
         self.timed += 1

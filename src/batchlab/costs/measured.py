@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from batchlab.errors import InputError, nearest
+from batchlab.files import read_text
 
 MOST = 2.0**40
 """Largest number that is accepted, as a size or as a time."""
@@ -20,13 +21,8 @@ def read(path: Path, numbers: Sequence[str], optional: Sequence[str] = (), text:
     numbers: columns that must be there. optional: numbers too, None in every row where the file has none. text: a
     column of words. Raises InputError.
     """
-    try:
-        data = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a CSV text file is needed") from error
-    reader = csv.reader(io.StringIO(data, newline=""), strict=True)
+    text_file = io.StringIO(read_text(path, "a CSV text file is needed"), newline="")
+    reader = csv.reader(text_file, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
         _refuse_header(path, header, [*numbers, *([text] if text else [])])

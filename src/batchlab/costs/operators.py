@@ -8,8 +8,11 @@ from bisect import bisect_left
 from pathlib import Path
 from typing import Any, ClassVar
 
+from batchlab import catalog
 from batchlab.core.work import Work
-from batchlab.costs.profile import Line, Profile, load, load_collectives
+from batchlab.costs.base import whole
+from batchlab.costs.lines import Line
+from batchlab.costs.profile import Profile, load, load_collectives
 from batchlab.costs.waves import Waves
 from batchlab.errors import SettingError
 
@@ -33,17 +36,22 @@ class Operators:
     the times in `collectives`. expert_parallel: GPUs, each with as many tokens of its own, that share a layer's
     `experts`, of which each token takes experts_per_token; the profile's moe.csv has their times. Blocks swapped in or
     out cost nothing here.
+
+    llm, gpu: names of the catalog, or a path to a config.json, that fill layers, kv_heads, hidden_size, experts and
+    experts_per_token, and sms, where these are not given.
     """
 
     unit = "ns"
     idle = "jump"
     details = True
-    files: ClassVar = {"profile": "", "collectives": ".csv"}
+    files: ClassVar = {"profile": "", "llm": ".json", "collectives": ".csv"}
 
     def __init__(
         self,
         profile: str,
-        layers: int,
+        layers: int | None = None,
+        llm: str | None = None,
+        gpu: str | None = None,
         cuda_graphs: int = 512,
         tiles: bool = True,
         unequal_contexts: bool = False,
@@ -57,38 +65,42 @@ class Operators:
         experts_per_token: int | None = None,
         expert_parallel: int = 1,
     ) -> None:
-        given = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
-        self._settings = given | {key: Path(given[key]).name for key in self.files if given[key] is not None}
+        settings = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
         for name in ("layers", "sms", "kv_heads", "tensor_parallel", "hidden_size", "experts", "experts_per_token"):
-            if given[name] is not None and given[name] < 1:
-                raise _wrong(name, given[name], "must be at least 1")
+            if settings[name] is not None and settings[name] < 1:
+                raise _wrong(name, settings[name], "must be at least 1")
         if cuda_graphs < 0:
             raise _wrong("cuda_graphs", cuda_graphs, "must be the largest captured batch size, or 0")
         self.profile: Profile = load(Path(profile))
-        self.layers = layers
+        settings |= _from_catalog(settings, self.profile.moe is not None)
+        if settings["layers"] is None:
+            raise _wrong("layers", None, "is missing: give it, or the model as llm")
+        shown = {key: Path(settings[key]).name for key in self.files if settings[key] is not None}
+        self._settings = settings | shown
+        self.layers: int = settings["layers"]
         self.tiles = tiles
         self._captured = capture_sizes(cuda_graphs)
         self._dense: dict[int, float] = {}
         self._last: dict[int, float] = {}
-        self._waves = self._make_waves(unequal_contexts, sms, kv_heads, saturation)
+        self._waves = self._make_waves(unequal_contexts, settings["sms"], settings["kv_heads"], saturation)
         self._parallel = (tensor_parallel, expert_parallel)
         self._reduce = None
         if tensor_parallel > 1 or expert_parallel > 1:
-            if hidden_size is None or collectives is None:
-                missing = "hidden_size" if hidden_size is None else "collectives"
-                raise _wrong(missing, None, "is missing: more than one GPU needs it for what they exchange")
-            self._reduce = load_collectives(collectives)
-            self._token_bytes = hidden_size * BYTES
-        self._set_experts(experts, experts_per_token)
+            for name in ("hidden_size", "collectives"):
+                if settings[name] is None:
+                    raise _wrong(name, None, "is missing: more than one GPU needs it for what they exchange")
+            self._reduce = load_collectives(settings["collectives"])
+            self._token_bytes = settings["hidden_size"] * BYTES
+        self._set_experts(settings["experts"], settings["experts_per_token"])
         self.timed = 0
         self.outside = 0
 
     def _make_waves(self, on: bool, sms: int | None, kv_heads: int | None, saturation: float | None) -> Waves | None:
         if not on:
             return None
-        for name, value in (("sms", sms), ("kv_heads", kv_heads)):
+        for name, value, source in (("sms", sms, "a gpu of the catalog"), ("kv_heads", kv_heads, "the model as llm")):
             if value is None:
-                raise _wrong(name, None, "is missing: unequal_contexts needs it")
+                raise _wrong(name, None, f"is missing: unequal_contexts needs it, or {source}")
         assert sms is not None and kv_heads is not None
         if saturation is None:
             saturation = self.profile.saturation(sms, kv_heads)
@@ -126,7 +138,7 @@ class Operators:
         if tokens <= self.largest_graph:
             tokens = self._captured[bisect_left(self._captured, tokens)]
         us = self.layers * per_layer + self._tokens_us(tokens) + self._sequences_us(decodes + len(chunks))
-        return max(1, round(us * 1000))
+        return whole(us * 1000)
 
     @property
     def largest_graph(self) -> int:
@@ -209,6 +221,26 @@ class Operators:
     def describe(self) -> dict[str, Any]:
         """The settings; the profile by its folder's name."""
         return {"model": "operators", **{key: value for key, value in self._settings.items() if value is not None}}
+
+
+def _from_catalog(settings: dict[str, Any], profiled_experts: bool) -> dict[str, Any]:
+    """What the catalog says of model and GPU, for settings that are not given. Raises InputError."""
+    found: dict[str, Any] = {}
+    if settings["gpu"] is not None:
+        found["sms"] = catalog.find_gpu(settings["gpu"]).sms
+    if settings["llm"] is not None:
+        llm = catalog.find_llm(settings["llm"])
+        found |= {"layers": llm.layers, "hidden_size": llm.hidden}
+        if llm.latent is None:
+            found["kv_heads"] = -(-llm.kv_heads // settings["tensor_parallel"])
+        if llm.experts is not None:
+            if not profiled_experts:
+                raise _wrong("llm", settings["llm"], "has experts, of which the profile needs a moe.csv")
+            if llm.experts.layers != llm.layers:
+                some = f"has experts in {llm.experts.layers} of {llm.layers} layers: here all layers are alike"
+                raise _wrong("llm", settings["llm"], some)
+            found |= {"experts": llm.experts.count, "experts_per_token": llm.experts.per_token}
+    return {key: value for key, value in found.items() if settings[key] is None}
 
 
 def _wrong(name: str, value: object, expected: str) -> SettingError:

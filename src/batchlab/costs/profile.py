@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from batchlab.costs.grid import Grid, Point
+from batchlab.costs.lines import Line
 from batchlab.costs.measured import read, series
 from batchlab.costs.waves import fit_saturation
 from batchlab.errors import InputError, nearest
@@ -24,26 +24,6 @@ PCIE: tuple[list[float], list[float]] = (
     [5.0, 27.0, 55.0, 111.0, 292.0, 1303.0],
 )
 """All-reduce over two GPUs on PCIe: bytes, us. Inferred from a served Qwen3-32B run with TP2 on two RTX PRO 6000."""
-
-
-class Line:
-    """Times by size: a line between two of them, the last line beyond, or the time of the next size."""
-
-    def __init__(self, sizes: Sequence[float], times: Sequence[float]) -> None:
-        self.sizes = sizes
-        self.times = times
-
-    def __call__(self, size: float, next_size: bool = False) -> float:
-        """The time at a size."""
-        sizes, times = self.sizes, self.times
-        place = bisect_left(sizes, size)
-        if place < len(sizes) and (next_size or sizes[place] == size or place == 0):
-            return times[place]
-        if len(sizes) == 1:
-            return times[0] * size / sizes[0]
-        place = min(place, len(sizes) - 1)
-        low, high = sizes[place - 1], sizes[place]
-        return max(times[place - 1] + (times[place] - times[place - 1]) * (size - low) / (high - low), 0.0)
 
 
 class Profile:

@@ -1,11 +1,11 @@
 """A step's time from first principles: what has to be read and computed, over what the GPU can read and compute."""
 
-import math
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from batchlab import catalog
 from batchlab.core.work import Work
+from batchlab.costs.base import whole
 from batchlab.costs.memory import GIB, MOST_PARALLEL, Memory, activations, weights_of_one_gpu
 from batchlab.errors import SettingError
 
@@ -121,7 +121,7 @@ class Roofline:
         """The sum in whole ns, rounded half up."""
         weights, compute, kv, communication, overhead = self._terms(work)
         # not sum(), which adds floats otherwise from Python 3.12 on
-        return max(1, math.floor(weights + compute + kv + communication + overhead + 0.5))
+        return whole(weights + compute + kv + communication + overhead)
 
     def breakdown(self, work: Work) -> dict[str, float]:
         """ns of a step by what they are spent on; their sum is the duration before rounding.

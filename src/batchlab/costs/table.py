@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from batchlab.core.work import Work
+from batchlab.costs.base import whole
 from batchlab.costs.grid import Grid, Point
 from batchlab.costs.measured import read
 from batchlab.errors import InputError, SettingError
@@ -60,7 +61,7 @@ class Table:
             us = self.grid(tokens, before, 0, 0) + self.grid(0, 0, decodes, context)
         else:
             us = self.grid(*at)
-        return max(1, round(us * 1000))
+        return whole(us * 1000)
 
     def remarks(self) -> list[str]:
         """What is to be said after a run."""

@@ -5,8 +5,7 @@ import random
 from functools import cache
 
 from batchlab.clients.request import Request
-
-NS = 10**9
+from batchlab.units import NS_IN_S
 
 
 @cache
@@ -44,7 +43,7 @@ def orca(rate: float, count: int, seed: int) -> list[Request]:
     for i in range(count):
         time += source.expovariate(rate) if rate else 0.0
         prompt, output = source.randint(32, 512), source.randint(1, 128)
-        requests.append(Request(str(i), round(time * NS), prompt, output, output))
+        requests.append(Request(str(i), round(time * NS_IN_S), prompt, output, output))
     return requests
 
 
@@ -59,7 +58,7 @@ def sharegpt4(rate: float, count: int, seed: int) -> list[Request]:
         while not (prompt and output and total <= 8192):
             prompt, output = _by_median_and_p90(source, 1730, 5696), _by_median_and_p90(source, 415, 834)
             total = prompt + output
-        requests.append(Request(str(i), round(time * NS), prompt, output, output))
+        requests.append(Request(str(i), round(time * NS_IN_S), prompt, output, output))
     return requests
 
 
@@ -83,4 +82,4 @@ def sharegpt(
         drawn = source.lognormvariate(math.log(161.31) - variance / 2, math.sqrt(variance))
         prompt = min(max(1, round(drawn)), longest // 2)
         output = min(max(1, round(source.gammavariate(shape, 337.99 / shape))), longest - prompt)
-        found.append((round(time * NS), prompt, output))
+        found.append((round(time * NS_IN_S), prompt, output))

@@ -1,11 +1,12 @@
 """The step times behind the reproductions, as cost models: seconds, rounded to ns once a step."""
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from batchlab.core.work import Work
+from batchlab.costs.base import whole
+from batchlab.costs.lines import Line
+from batchlab.units import NS_IN_S
 
 A100_FLOPS = 312e12
 A100_40_BYTES_PER_S = 1.555e12
@@ -34,7 +35,7 @@ class StepTime:
             self._deepest = max(prefilled, *work.contexts) if work.contexts else prefilled
         else:
             self._deepest += 1
-        return max(1, math.floor(self.seconds(work) * 1e9 + 0.5))
+        return whole(self.seconds(work) * NS_IN_S)
 
     def seconds(self, work: Work) -> float:
         """How long the step takes."""
@@ -117,9 +118,9 @@ class TensorParallel(StepTime):
         return stage * self.stages * self.factor
 
 
-PREFILL_MS = ((1, 46.8), (512, 106.0), (1024, 214.0), (2048, 366.0), (4096, 758.0), (8192, 1863.0))
+PREFILL_MS = Line((1, 512, 1024, 2048, 4096, 8192), (46.8, 106.0, 214.0, 366.0, 758.0, 1863.0))
 """Yi-34B on 2 x A100-80: ms of a prefill of so many tokens, measured with Sarathi-Serve's artifact; 1 is a decode."""
-DECODE_MS = ((1, 46.8), (8, 69.7), (32, 87.9), (64, 128.0), (128, 189.0))
+DECODE_MS = Line((1, 8, 32, 64, 128), (46.8, 69.7, 87.9, 128.0, 189.0))
 """The same: ms of a step of so many decodes."""
 
 
@@ -141,13 +142,13 @@ class Yi34B(StepTime):
         """A step with a prompt in it goes by its tokens; KV is read on top of it where the decode model says so."""
         kv = 0.0
         if self.objective is None:
-            least = between(DECODE_MS, work.decode_tokens) if work.decode_tokens else 0.0
+            least = DECODE_MS(work.decode_tokens) if work.decode_tokens else 0.0
         else:
             least = self.objective * 1e3 - self._kv_ms(32 * 4096)
             kv = self._kv_ms(sum(work.contexts))
         if not work.chunks:
             return (least + kv) * self.speed / 1e3
-        prefill = between(PREFILL_MS, work.prefill_tokens + work.decode_tokens)
+        prefill = PREFILL_MS(work.prefill_tokens + work.decode_tokens)
         prefill += sum(_behind(tokens, before) for tokens, before in work.chunks)
         return (max(prefill, least) + kv) * self.speed / 1e3
 
@@ -157,18 +158,9 @@ class Yi34B(StepTime):
         return 1e3 * context * (2 * 60 * 8 * 128 * FP16) / 2 / (A100_80_BYTES_PER_S * 0.8)
 
 
-def between(table: Sequence[tuple[float, float]], x: float) -> float:
-    """Linear interpolation in a table of points, the last two going on beyond its end, the first value before it."""
-    if x <= table[0][0]:
-        return table[0][1]
-    last = next((i for i in range(1, len(table)) if x <= table[i][0]), len(table) - 1)
-    (x0, y0), (x1, y1) = table[last - 1], table[last]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-
-
 def _behind(tokens: int, before: int) -> float:
     """Ms that a chunk takes longer behind so many tokens than alone, by the growth of the whole prompt's time."""
-    if before < PREFILL_MS[1][0]:
+    if before < PREFILL_MS.sizes[1]:
         return 0.0
-    grown = between(PREFILL_MS, before + tokens) - between(PREFILL_MS, before)
-    return max(0.0, grown - between(PREFILL_MS, tokens))
+    grown = PREFILL_MS(before + tokens) - PREFILL_MS(before)
+    return max(0.0, grown - PREFILL_MS(tokens))

@@ -14,11 +14,12 @@ from batchlab.clients.formats import LLMSERVINGSIM
 from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
+from batchlab.files import read_text
 from batchlab.settings import MOST_TOKENS
+from batchlab.units import NS_IN_S
 
 LENGTHS = ("input_toks", "output_toks")
 TIMES = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
-NS = 10**9
 KWARGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold")
 SCHEDULER = (
     "async_scheduling",
@@ -62,10 +63,10 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     rows = _requests(folder / "requests.jsonl")
     shift = max(row["arrival_time"] - row["queued_ts"] for row in rows)
     start = min(row["arrival_time"] for row in rows)
-    arrival = np.array([round((row["arrival_time"] - start) * NS) for row in rows], np.int64)
+    arrival = np.array([round((row["arrival_time"] - start) * NS_IN_S) for row in rows], np.int64)
     lengths = [np.array([row[name] for row in rows], np.int64) for name in LENGTHS]
     requests = Columns(arrival, lengths[0], lengths[1], ids=[str(row["request_id"]) for row in rows])
-    sent = (arrival / NS).tolist()
+    sent = (arrival / NS_IN_S).tolist()
     notes: list[str] = []
     if workload is not None:
         requests = _planned(workload, requests)
@@ -86,7 +87,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
 def _requests(path: Path) -> list[dict[str, Any]]:
     rows = []
     ids: dict[str, int] = {}
-    for number, line in enumerate(_text(path).splitlines(), 1):
+    for number, line in enumerate(read_text(path, "a JSON object on each line is needed").splitlines(), 1):
         place = f"line {number}"
         try:
             row = json.loads(line, parse_constant=_no_constant)
@@ -137,7 +138,7 @@ def _planned(path: Path, measured: Columns) -> Columns:
 
 def _meta(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(_text(path))
+        found = json.loads(read_text(path, "a JSON object is needed"))
     except (ValueError, RecursionError) as error:
         raise InputError(path, None, None, f"not valid JSON: {error}") from None
     if not isinstance(found, dict):
@@ -158,7 +159,10 @@ def _engine(meta: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, 
         if name not in engine:
             raise InputError(path, f"engine_kwargs.{name}", None, "is missing")
     if cache.get("num_gpu_blocks") is None:
-        notes.append("the number of KV blocks is not recorded: KV memory is not modelled (--set num_gpu_blocks=N)")
+        notes.append(
+            "the number of KV blocks is not recorded: KV memory is modelled only with --set num_gpu_blocks=N, or "
+            "gpu_memory_utilization where the cost knows the GPU"
+        )
         return engine
     for name in ("num_gpu_blocks", "block_size", "enable_prefix_caching"):
         if cache.get(name) is not None:
@@ -182,15 +186,6 @@ def _table(data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise InputError(path, name, found, "must be a JSON object")
     return found
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"byte {error.start}", None, "not UTF-8") from error
 
 
 def _no_constant(name: str) -> Any:

@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,12 +11,13 @@ from batchlab import scenario
 from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
 from batchlab.core.work import Work
-from batchlab.costs.base import CostModel
+from batchlab.costs.base import CostModel, whole
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run, simulate
-from batchlab.validate.recorded import NS, Recorded
+from batchlab.units import NS_IN_S
+from batchlab.validate.recorded import Recorded
 
 
 class Scaled:
@@ -32,7 +32,7 @@ class Scaled:
 
     def duration(self, work: Work) -> int:
         """The other's, scaled."""
-        return max(1, round(self._cost.duration(work) * self._factor))
+        return whole(self._cost.duration(work) * self._factor)
 
     def describe(self) -> dict[str, Any]:
         """The other's, and the factor."""
@@ -83,12 +83,12 @@ def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
         raise InputError(None, "cost.unit", cost.unit, "must be 'ns' to be compared with measured times")
     document = {
         "engine": {"policy": "vllm", **run.engine, **settings},
-        "cost": {"model": "unit"},
+        "cost": {},
         "workload": {"requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}]},
     }
-    (one,) = scenario.build(document, run.folder.name).runs
+    (one,) = scenario.build(document, run.folder.name, cost=cost).runs
     source = {"name": "requests.jsonl", "sha256": None, "requests": len(run.requests)}
-    return replace(one, cost=cost, requests=run.requests, source=source, inline=False, max_iterations=None)
+    return replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
 
 
 def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1) -> Replay:
@@ -105,7 +105,7 @@ def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1) -> Repl
         _replay_rank(part, observers, positions, found, times)
     for position, request in enumerate(run.requests):
         queued, first, last = times[position]
-        found.sent.append(request.arrival / NS)
+        found.sent.append(request.arrival / NS_IN_S)
         found.queued.append(queued)
         found.first.append(first)
         found.last.append(last)
@@ -139,7 +139,7 @@ def _replay_rank(
         found.steps += bool(event.scheduled)
         used = None if event.kv is None or blocks is None else 1 - event.kv["free_after"] / blocks
         running = event.active if isinstance(event.active, int) else len(event.active)
-        states.append(State(event.end / NS, running, event.queue_length, used))
+        states.append(State(event.end / NS_IN_S, running, event.queue_length, used))
 
     simulate(run, [summary, watch, *observers])
     for position, request in zip(positions, run.requests, strict=True):
@@ -147,14 +147,7 @@ def _replay_rank(
         if result.first_time is None or result.completed_time is None:
             reason = result.reason or result.result
             raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
-        times[position] = (queued[request.id] / NS, result.first_time / NS, result.completed_time / NS)
+        times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
     found.states.append(states)
     found.preemptions += summary.preemptions
     found.cached_tokens += summary.cached_tokens
-
-
-def load_cost(path: Path) -> CostModel:
-    """The cost model of a --cost file."""
-    from batchlab import costs
-
-    return costs.load(path)

@@ -13,6 +13,7 @@ from batchlab.published.records import RECORDS
 from batchlab.published.result import Compared, Constant, Reproduction, Tell, Varied
 from batchlab.published.steptimes import OneGpu
 from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
 
 CAPS = {32: 8700, 128: 7500, 512: 8100, 1536: 8100}
 """Output cap -> max_num_batched_tokens, as the benchmark starts vLLM."""
@@ -34,7 +35,7 @@ def tokens_per_s(policy: Any, limits: Limits, cost: OneGpu, cap: int) -> float:
     """The benchmark's metric of one run: prompt and output tokens over the time of the last completion."""
     requests = loads.anyscale(cap)
     end = simulate(Run(policy, limits, cost, requests, inline=False))
-    return sum(r.prompt + r.output for r in requests) / (end.time / loads.NS)
+    return sum(r.prompt + r.output for r in requests) / (end.time / NS_IN_S)
 
 
 def vllm(cap: int, prefill_first: bool = False, slots: int = 14_100, **step: float) -> float:

@@ -14,6 +14,7 @@ from batchlab.published.record import Record
 from batchlab.published.result import Compared, Constant, Reproduction, Tell, Varied
 from batchlab.published.steptimes import TensorParallel
 from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
 
 OBJECTIVE = 0.190
 SLOTS = 60_000
@@ -41,7 +42,7 @@ def _median(served: Served, cost: TensorParallel, requests: list[Request]) -> fl
     summary = Summary()
     simulate(Run(*served, cost, requests, inline=False), [summary])
     median: float = latencies(summary.results, summary.gaps)["ntpot"]["p50"]
-    return median / loads.NS
+    return median / NS_IN_S
 
 
 def orca_rate(max_bs: int = 32, slots: int = SLOTS, count: int = COUNT_ORCA, **step: float) -> float:
@@ -129,7 +130,7 @@ def _peak(max_bs: int, **step: float) -> float:
     requests = loads.orca(0, 1000, seed=1)
     cost = TensorParallel(**SHAPE_101B | step)
     end = simulate(Run(FasterTransformer(), Limits(max_num_seqs=max_bs), cost, requests, inline=False))
-    return len(requests) / (end.time / loads.NS)
+    return len(requests) / (end.time / NS_IN_S)
 
 
 def _constants(slots: str) -> tuple[Constant, ...]:

@@ -15,6 +15,7 @@ from batchlab.published.result import Compared, Constant, Reproduction, Tell, Va
 from batchlab.published.schedulers import TakingTurns
 from batchlab.published.steptimes import Yi34B
 from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
 
 REQUESTS = 128
 RATE = 1.0
@@ -38,7 +39,7 @@ def measured(system: str, seed: int, chunk: int = CHUNK, **step: Any) -> tuple[f
     run = Run(SYSTEMS[system](), limits, Yi34B(**step), loads.sharegpt4(RATE, REQUESTS, seed), inline=False)
     simulate(run, [summary])
     found = latencies(summary.results, summary.gaps)
-    return found["ttft"]["p50"] / loads.NS, found["itl"]["p99"] / loads.NS
+    return found["ttft"]["p50"] / NS_IN_S, found["itl"]["p99"] / NS_IN_S
 
 
 def _medians(**settings: Any) -> tuple[float, ...]:

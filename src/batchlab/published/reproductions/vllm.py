@@ -14,6 +14,7 @@ from batchlab.published.result import Compared, Constant, Reproduction, Tell, Va
 from batchlab.published.schedulers import BuddyOrca
 from batchlab.published.steptimes import OneGpu
 from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
 
 SLOTS = 15_700
 LONGEST = 2048
@@ -49,7 +50,7 @@ class _Filling:
         for id, _, tokens in event.scheduled:
             self._tokens[id] = self._tokens.get(id, 0) + tokens
             self._held += tokens
-        if WARM_UP * loads.NS <= event.start < SECONDS * loads.NS:
+        if WARM_UP * NS_IN_S <= event.start < SECONDS * NS_IN_S:
             lasted = event.end - event.start
             self._time += lasted
             self._batch += lasted * len(event.scheduled)
