@@ -15,7 +15,7 @@ FP16 = 2
 """Bytes."""
 
 
-class StepTime:
+class InSeconds:
     """What the models here share: a clock in ns, and a batch whose ended members are padded.
 
     A padded member is as deep as the deepest one that goes on, since in a tied batch all are moved on together.
@@ -50,7 +50,7 @@ class StepTime:
 
 
 @dataclass
-class OneGpu(StepTime):
+class OneGpu(InSeconds):
     """A dense model on one GPU: the slower of arithmetic and reading the weights, then reading KV, then the host.
 
     params: of the model. layers, hidden: its shape, for attention and for the KV bytes of a token. mfu: share of the
@@ -84,7 +84,7 @@ class OneGpu(StepTime):
 
 
 @dataclass
-class TensorParallel(StepTime):
+class TensorParallel(InSeconds):
     """A dense model over stages of 8 A100-40GB each, with two all-reduces a layer. A step passes all stages.
 
     factor: a control plane's share on top. all_reduce: least s of one; per_message and per_megabyte: s of a larger one.
@@ -125,7 +125,7 @@ DECODE_MS = Line((1, 8, 32, 64, 128), (46.8, 69.7, 87.9, 128.0, 189.0))
 
 
 @dataclass
-class Yi34B(StepTime):
+class Yi34B(InSeconds):
     """Yi-34B on 2 x A100-80: prefill interpolated in measured figures, decode from the paper's objective or measured.
 
     objective: s of a step of 32 decodes at a context of 4,096, the paper's unit; None takes DECODE_MS instead.

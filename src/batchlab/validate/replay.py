@@ -142,12 +142,13 @@ def _replay_rank(
         states.append(State(event.end / NS_IN_S, running, event.queue_length, used))
 
     simulate(run, [summary, watch, *observers])
+    by_id, totals = summary.by_id, summary.totals()
     for position, request in zip(positions, run.requests, strict=True):
-        result = summary.by_id[request.id]
+        result = by_id[request.id]
         if result.first_time is None or result.completed_time is None:
             reason = result.reason or result.result
             raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
         times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
     found.states.append(states)
-    found.preemptions += summary.preemptions
-    found.cached_tokens += summary.cached_tokens
+    found.preemptions += totals["preemptions"]
+    found.cached_tokens += totals["cached_tokens"]

@@ -6,7 +6,6 @@ from typing import Any
 from batchlab.clients.request import Request
 from batchlab.core.limits import Limits
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import latencies
 from batchlab.policies.fastertransformer import FasterTransformer
 from batchlab.policies.orca import Orca
 from batchlab.published import loads
@@ -41,7 +40,7 @@ def highest_rate(
 def _median(served: Served, cost: TensorParallel, requests: list[Request]) -> float:
     summary = Summary()
     simulate(Run(*served, cost, requests, inline=False), [summary])
-    median: float = latencies(summary.results, summary.gaps)["ntpot"]["p50"]
+    median: float = summary.document(with_requests=False)["latency"]["ntpot"]["p50"]
     return median / NS_IN_S
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from batchlab.core.limits import Limits
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import latencies
 from batchlab.policies.sarathi import Sarathi
 from batchlab.policies.vllm import Vllm
 from batchlab.published import loads
@@ -38,7 +37,7 @@ def measured(system: str, seed: int, chunk: int = CHUNK, **step: Any) -> tuple[f
     summary = Summary()
     run = Run(SYSTEMS[system](), limits, Yi34B(**step), loads.sharegpt4(RATE, REQUESTS, seed), inline=False)
     simulate(run, [summary])
-    found = latencies(summary.results, summary.gaps)
+    found = summary.document(with_requests=False)["latency"]
     return found["ttft"]["p50"] / NS_IN_S, found["itl"]["p99"] / NS_IN_S
 
 
