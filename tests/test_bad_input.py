@@ -285,7 +285,12 @@ def test_priority(attempt: Try, value: str, told: list[str]) -> None:
         ('"decode-first"', '["static", 3]', "engine.policy: ['static', 3]: "),
         ('"decode-first"', "[]", "engine.policy: []: "),
         ('"decode-first"', "true", "engine.policy: True: "),
-        ('model = "unit"', 'model = "unt"', "cost.model: 'unt': must be one of linear, unit (did you mean 'unit'?)"),
+        (
+            'model = "unit"',
+            'model = "unt"',
+            "cost.model: 'unt': must be one of distserve, linear, operators, roofline, table, unit "
+            "(did you mean 'unit'?)",
+        ),
         ('model = "unit"', "model = 3", "cost.model: 3: must be one of"),
         ('model = "unit"', 'model = "unit"\ndecode_token = 2', "cost.decode_token: unknown key"),
     ],

@@ -1,6 +1,7 @@
 """Workload files: what is read is exact, and what is wrong is named with its line, column, value and right form."""
 
 import gzip
+import io
 import itertools
 import json
 import random
@@ -9,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from batchlab.clients import fast_csv, readers
+from batchlab.clients.formats import AZURE, MOONCAKE
+from batchlab.clients.layout import Layout
 from batchlab.clients.request import Request
-from batchlab.clients.rows import Layout
-from batchlab.clients.workload import AZURE, MOONCAKE
 from batchlab.errors import InputError
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
@@ -103,9 +104,9 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
             rows.append(f"{cell},{rng.randint(1, 2**40)},{out},r{i},{out + rng.randint(0, 3)},{rng.randint(0, 9)}")
         data = (rng.choice(["\n", "\r\n"]).join(rows) + rng.choice(["", "\n"])).encode()
         layout = Layout(names, unit, sort=sort)
-        quick = fast_csv.read(data, layout)
+        quick = fast_csv.read(io.BytesIO(data), layout)
         assert quick is not None, (case, data)
-        assert list(quick) == list(readers._csv_rows(Path("x"), data.decode(), layout))
+        assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data), layout))
 
 
 @pytest.mark.parametrize(
@@ -115,9 +116,9 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
 def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell):
     row = {"at": "1", "in": "1", "out": "1", column: cell}
     data = "at,in,out\n" + ",".join(row.values()) + "\n"
-    quick = fast_csv.read(data.encode(), Layout(NAMES, "s"))
+    quick = fast_csv.read(io.BytesIO(data.encode()), Layout(NAMES, "s"))
     if quick is not None:
-        assert list(quick) == list(readers._csv_rows(Path("x"), data, Layout(NAMES, "s")))
+        assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data.encode()), Layout(NAMES, "s")))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell
 )
 def test_dates_that_are_none(tmp_path, stamp):
     data = f"{AZURE_HEADER}{stamp},1,1\n2023-03-01 00:00:00,1,1\n"
-    assert fast_csv.read(data.encode(), Layout(AZURE, "stamp")) is None
+    assert fast_csv.read(io.BytesIO(data.encode()), Layout(AZURE, "stamp")) is None
     assert refusal(tmp_path, data, names=AZURE, unit="stamp").startswith("line ")
 
 
@@ -350,7 +351,8 @@ def test_azure_files(name, rows, seconds, prompt):
         and round(int(found.arrival[-1]) / 1e9) == seconds
         and round(found.prompt.mean()) == prompt
     )
-    thorough = readers._csv_rows(path, path.read_text(), Layout(AZURE, "stamp"))
+    with path.open("rb") as file:
+        thorough = readers.read_thoroughly(path, file, Layout(AZURE, "stamp"))
     assert all((getattr(found, name) == getattr(thorough, name)).all() for name in ("arrival", "prompt", "output"))
 
 

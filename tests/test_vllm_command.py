@@ -1,9 +1,16 @@
 """A pasted `vllm serve` command as settings."""
 
-import pytest
+import re
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner, Result
+
+from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.vllm_command import parse
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def test_every_flag_is_read() -> None:
@@ -40,6 +47,32 @@ def test_prefix_caching_is_vllms_default_only_where_blocks_are_known() -> None:
         "enable_prefix_caching": False,
         "async_scheduling": True,
     }
+
+
+def test_the_share_of_memory_counts_only_where_the_cost_model_knows_the_gpu() -> None:
+    text = "vllm serve M --max-num-seqs 64 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.5"
+    assert parse(text, knows_memory=True).settings["gpu_memory_utilization"] == 0.5
+    assert parse(text, knows_memory=True).settings["enable_prefix_caching"] is True
+    ignored = parse(text)
+    assert not {"gpu_memory_utilization", "enable_prefix_caching"} & ignored.settings.keys()
+    assert ignored.unknown == [
+        "--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)"
+    ]
+    blocks = []
+    for share in (0.5, 0.9):
+        found = run("roofline.toml", text.replace("0.5", str(share)))
+        assert "ignored" not in found.stderr and "num_gpu_blocks" not in found.stderr
+        shown = re.search(r"num_gpu_blocks = (\d+) usable, .*gpu_memory_utilization = ([0-9.]+)", found.stdout)
+        assert shown is not None and float(shown[2]) == share
+        blocks.append(int(shown[1]))
+    assert 0 < blocks[0] < blocks[1]
+    assert "not modelled, ignored: --gpu-memory-utilization (needs a cost" in run("vllm.toml", text).stderr
+
+
+def run(example: str, command: str) -> Result:
+    found = CliRunner().invoke(cli, ["run", str(EXAMPLES / example), "--from-command", command])
+    assert found.exit_code == 0
+    return found
 
 
 def test_line_continuations_and_underscores() -> None:

@@ -44,7 +44,8 @@ def test_a_scenario_with_a_file(tmp_path):
     (tmp_path / "sub" / "w.csv").write_bytes(content)
     workload = {"file": "sub/w.csv", "format": "csv", "columns": NAMES, "time_unit": "ms", "limit": 1}
     (run,) = build(scenario(workload), folder=tmp_path).runs
-    assert run.source == {"name": "w.csv", "sha256": hashlib.sha256(content).hexdigest(), "requests": 1}
+    steps = ["only the first 1 rows (limit = 1)"]
+    assert run.source == {"name": "w.csv", "sha256": hashlib.sha256(content).hexdigest(), "requests": 1, "steps": steps}
     assert not run.inline and run.header().requests is None and run.header().max_tokens_rule == "output"
     workload["time_unit"] = "unit"
     for unit in ("cost unit", "iteration"):
@@ -55,14 +56,19 @@ def test_a_scenario_with_a_file(tmp_path):
 @pytest.mark.parametrize(
     ("workload", "unit", "expected"),
     [
-        ({}, "ns", "workload: needs requests = [...], or file"),
+        ({}, "ns", "workload: needs requests = [...], file"),
         ({"format": "csv"}, "ns", "workload.file: is missing: name the file here, or run with --workload PATH"),
-        ({"file": "w"}, "ns", "workload.format: is missing; one of azure, mooncake, csv, jsonl"),
-        ({"file": "w", "format": "parquet"}, "ns", "workload.format: 'parquet': 'azure', 'mooncake', 'csv' or 'jsonl'"),
+        ({"file": "w"}, "ns", "workload.format: is missing; one of azure, burstgpt, vidur, sarathi, mooncake"),
+        ({"file": "w", "format": "orc"}, "ns", "workload.format: 'orc': 'azure', 'burstgpt', 'vidur', 'sarathi'"),
+        ({"file": "w", "format": "sarathi"}, "ns", "workload.format: 'sarathi': has no arrivals: take its lengths"),
         ({"file": "w", "format": "csv"}, "ns", "workload.columns: is missing; csv needs it"),
         ({"file": "w", "format": "csv", "columns": NAMES}, "ns", "workload.time_unit: is missing; csv needs it: 's',"),
-        ({"file": "w", "format": "azure", "time_unit": "s"}, "ns", "workload.time_unit: only for csv and jsonl"),
-        ({"file": "w", "format": "azure", "columns": NAMES}, "ns", "workload.columns: only for csv and jsonl"),
+        (
+            {"file": "w", "format": "azure", "time_unit": "s"},
+            "ns",
+            "workload.time_unit: only for csv, jsonl and parquet",
+        ),
+        ({"file": "w", "format": "azure", "columns": NAMES}, "ns", "workload.columns: only for csv, jsonl and parquet"),
         ({"file": "w", "format": "azure"}, "cost unit", "workload.format: 'azure': does not fit [cost], whose clock"),
         ({"file": "w", "format": "mooncake"}, "iteration", "workload.format: 'mooncake': does not fit [cost]"),
         (

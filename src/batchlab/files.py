@@ -1,13 +1,38 @@
-"""Files that are complete or absent: written beside their final name, renamed at the end."""
+"""Files read whole, and files that are complete or absent: written beside their final name, renamed at the end."""
 
 import contextlib
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from batchlab.errors import InputError
+
+
+def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
+    """A TOML file's tables as they stand there, and its bytes. Raises InputError."""
+    text, data = _decoded(path, "a scenario is a TOML text file")
+    try:
+        return tomllib.loads(text), data
+    except (ValueError, RecursionError) as error:
+        raise InputError(path, None, None, f"not valid TOML: {error}") from error
+
+
+def read_text(path: str | os.PathLike[str], expected: str) -> str:
+    """A text file. expected: what it should be, for an error. Raises InputError where it is not UTF-8 or not there."""
+    return _decoded(path, expected)[0]
+
+
+def _decoded(path: str | os.PathLike[str], expected: str) -> tuple[str, bytes]:
+    try:
+        data = Path(path).read_bytes()
+        return data.decode("utf-8"), data
+    except OSError as error:
+        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(path, f"byte {error.start}", None, f"not UTF-8; {expected}") from error
 
 
 @contextlib.contextmanager

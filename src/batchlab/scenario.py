@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,13 +12,17 @@ from batchlab import costs, policies
 from batchlab.clients.request import Request
 from batchlab.clients.written import RequestTable, WorkloadTable
 from batchlab.core.limits import Limits
+from batchlab.costs.base import CostModel
 from batchlab.errors import InputError, nearest
+from batchlab.files import read_toml
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy
-from batchlab.settings import Count, LimitSettings, Table, construct, parameters, place, validate
+from batchlab.settings import Count, LimitSettings, MemorySettings, Table, construct, parameters, place, validate
 from batchlab.simulate import Run
 
-LIMITS = tuple(LimitSettings.model_fields)
+LIMITS = (*LimitSettings.model_fields, *MemorySettings.model_fields)
+STEP_TOKENS = 8192
+"""Tokens of a step that activations get memory for where the engine has no token budget: vLLM's own on a large GPU."""
 
 
 class RunTable(Table):
@@ -87,28 +90,32 @@ def load(
     workload: a workload file instead of the scenario's, relative to the current folder. check: ask every policy at once
     whether it can run this; otherwise `simulate` asks.
     """
-    try:
-        data = Path(path).read_bytes()
-        document = tomllib.loads(data.decode("utf-8"))
-    except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(path, f"byte {error.start}", None, "not UTF-8; a scenario is a TOML text file") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(path, None, None, f"not valid TOML: {error}") from error
-    places = {key: _override(document, key, value) for key, value in (overrides or {}).items()}
+    document, data = read_toml(path)
+    places = override(document, overrides or {})
     if workload is not None:
         _override(document, "workload.file", os.fspath(workload))
-    folder = Path(path).parent if workload is None else Path()
     name = os.fsencode(Path(path).name).decode("utf-8", "backslashreplace")  # it goes into traces
     try:
         source = {"name": name, "sha256": hashlib.sha256(data).hexdigest()}
-        built = build(document, name, source, engines, folder)
+        built = build(document, name, source, engines, Path(path).parent, None if workload is None else Path())
         for run in built.runs if check else ():
             run.check()
     except InputError as error:
         raise Scenario(name, "", [], {}, str(path), places).locate(error) from error.__cause__
     return replace(built, path=str(path), overrides=places)
+
+
+def override(document: dict[str, Any], overrides: Mapping[str, Any]) -> dict[str, str]:
+    """Set values in a document by dotted key. Returns each key's place, as errors name it. Raises InputError."""
+    return {key: _override(document, key, value) for key, value in overrides.items()}
+
+
+def cost_of(document: Mapping[str, Any], folder: Path) -> CostModel:
+    """The cost model of a document's [cost]. Raises InputError."""
+    section = document.get("cost", {})
+    if not isinstance(section, dict):
+        raise InputError(None, "cost", section, "must be a table of settings")
+    return costs.build(section, folder)
 
 
 def build(
@@ -117,10 +124,12 @@ def build(
     source: Mapping[str, Any] | None = None,
     engines: Sequence[str] = (),
     folder: Path = Path(),
+    workload_folder: Path | None = None,
+    cost: CostModel | None = None,
 ) -> Scenario:
-    """A scenario from a document of the file's shape; it finds its workload file from `folder`.
+    """A scenario from a document of the file's shape; it finds its files from `folder`, or its workload from another.
 
-    Raises InputError; one about the document comes without a file.
+    cost: instead of the document's. Raises InputError; one about the document comes without a file.
     """
     table: ScenarioTable = validate(ScenarioTable, dict(document))
     written_out = table.workload.written_out
@@ -134,13 +143,19 @@ def build(
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
-        requests = columns = table.workload.read(folder, costs.build(table.cost).unit)
-        source = columns.source()
+        clock_unit = (cost or costs.build(table.cost, folder)).unit
+        requests = columns = table.workload.columns_of(workload_folder or folder, clock_unit)
+        own = columns.source()
+        source = own if "sha256" in own else {**(source or {}), **own}
     if table.workload.clients is None and table.workload.think_time:
         raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
     count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
-    runs = [_run(policy, engine, table, requests, source) for policy in chosen]
+    runs = [
+        # a cost model for each run, since some count what they were asked
+        _run(policy, engine, table, cost or costs.build(table.cost, folder), requests, source)
+        for policy in chosen
+    ]
     ignored = {
         p: [key for key in engine if key in LIMITS and key not in policies.settings_of(policies.find(p))]
         for p in engines
@@ -164,20 +179,29 @@ def _policy_names(chosen: Any) -> list[str]:
 
 
 def _run(
-    name: str, engine: Mapping[str, Any], table: ScenarioTable, requests: Sequence[Request], source: dict[str, Any]
+    name: str,
+    engine: Mapping[str, Any],
+    table: ScenarioTable,
+    cost: CostModel,
+    requests: Sequence[Request],
+    source: dict[str, Any],
 ) -> Run:
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
     own = {key: value for key, value in engine.items() if key in parameters(policy_class)}
     policy = construct(policy_class, own, "engine")
+    settings = {key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)}
+    limits, utilization = _limits(policy, engine, table.queue, cost)
+    if utilization is not None:
+        settings["gpu_memory_utilization"] = utilization
     return Run(
         policy=policy,
-        limits=_limits(policy, engine, table.queue),
-        cost=costs.build(table.cost),
+        limits=limits,
+        cost=cost,
         requests=requests,
         max_iterations=table.run.max_iterations,
         engine=name,
-        settings={key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)},
+        settings=settings,
         source=source,
         inline=table.workload.written_out and table.workload.clients is None,
         queue=QueueOrder(table.queue.order, table.queue.aging),
@@ -197,7 +221,8 @@ def _as_json(value: Any) -> Any:
     return value
 
 
-def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits:
+def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable, cost: CostModel) -> tuple[Limits, float | None]:
+    """The core's bounds, and the gpu_memory_utilization that the number of KV blocks is from, if it is."""
     taken = policies.limits_of(type(policy))
     try:
         checked = validate(LimitSettings, {core: engine[own] for own, core in taken.items() if own in engine}, "engine")
@@ -215,6 +240,9 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits
         raise InputError(
             None, "engine.max_queue", 0, "must be at least 1: with this policy every request comes to the queue first"
         )
+    utilization = _utilization(policy, engine, given)
+    if utilization is not None:
+        given["num_gpu_blocks"] = _room_for_blocks(cost, utilization, given)
     blocks = given.get("num_gpu_blocks")
     if blocks is not None:
         given["num_gpu_blocks"] = blocks - getattr(policy, "reserved_blocks", 0)
@@ -224,7 +252,30 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable) -> Limits
             )
     elif given.get("enable_prefix_caching"):
         raise InputError(None, "engine.enable_prefix_caching", True, "needs num_gpu_blocks: the blocks to cache in")
-    return Limits(**given, shed=queue.when_full == "shed")
+    return Limits(**given, shed=queue.when_full == "shed"), utilization
+
+
+def _utilization(policy: Any, engine: Mapping[str, Any], given: Mapping[str, Any]) -> float | None:
+    """gpu_memory_utilization, where it decides: num_gpu_blocks goes before it, as --num-gpu-blocks-override in vLLM."""
+    names = MemorySettings.model_fields
+    if given.get("num_gpu_blocks") is not None or "num_gpu_blocks" not in policies.limits_of(type(policy)).values():
+        return None
+    own = {name: engine[name] for name in names if name in engine and name not in parameters(type(policy))}
+    checked: MemorySettings = validate(MemorySettings, own, "engine")
+    return checked.gpu_memory_utilization
+
+
+def _room_for_blocks(cost: CostModel, utilization: float, given: Mapping[str, Any]) -> int:
+    count = getattr(cost, "kv_blocks", None)
+    if count is None:
+        expected = "needs a cost model that knows GPU and model, such as 'roofline'; or give the number of KV blocks"
+        raise InputError(None, "engine.gpu_memory_utilization", utilization, expected)
+    blocks: int = count(
+        utilization,
+        given.get("block_size", LimitSettings().block_size),
+        given.get("max_num_batched_tokens") or STEP_TOKENS,
+    )
+    return blocks
 
 
 def _override(document: dict[str, Any], key: str, value: Any) -> str:

@@ -39,6 +39,12 @@ class LimitSettings(Table):
     max_model_len: Count | None = None
 
 
+class MemorySettings(Table):
+    """Instead of num_gpu_blocks, where the cost model knows the GPU's memory and the model's."""
+
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
 def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
     """The named parameters that a class is made with."""
     if callable_.__init__ is object.__init__:
@@ -103,6 +109,8 @@ def validate(model: type[BaseModel], data: Any, prefix: str = "", known: Iterabl
             siblings = [*_sibling_keys(model, first["loc"]), *known]
             expected = f"unknown key{nearest(str(first['loc'][-1]), siblings)}"
         value = None if missing or first["type"] == "extra_forbidden" else first["input"]
+        if first["type"] == "value_error" and isinstance(value, dict):  # about how its keys go together, which it says
+            value = None
         raise InputError(None, place(location), value, expected) from None
 
 
@@ -133,6 +141,8 @@ def _expectation(error: Any) -> str:
             return "is missing"
         case "greater_than_equal":
             return f"must be at least {context['ge']}"
+        case "greater_than":
+            return f"must be above {context['gt']}"
         case "less_than_equal":
             return f"must be at most {context['le']}"
         case "int_type" | "int_parsing_size":

@@ -27,7 +27,7 @@ SWITCHES = {
 }
 DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
 """vLLM's defaults on a GPU, where ours differ."""
-OTHERS = {"scheduling-policy": str, "watermark": float}
+OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
 
@@ -40,10 +40,11 @@ class Command:
     unknown: list[str]
 
 
-def parse(text: str) -> Command:
+def parse(text: str, knows_memory: bool = False) -> Command:
     """Read a command line such as `vllm serve MODEL --max-num-seqs 256`. Raises InputError.
 
     What the command leaves out and DEFAULTS has is set as vLLM sets it; the other settings stay as they are.
+    knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization.
     """
     try:
         words = shlex.split(text.replace("\\\n", " "))
@@ -59,9 +60,11 @@ def parse(text: str) -> Command:
         word = words.pop(0)
         if word.startswith("--"):
             _flag(word, words, settings, unknown)
+    if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
+        unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
     for key, value in DEFAULTS.items():
         settings.setdefault(key, value)
-    if "num_gpu_blocks" not in settings:
+    if not {"num_gpu_blocks", "gpu_memory_utilization"} & settings.keys():
         del settings["enable_prefix_caching"]  # there are no blocks to cache in
     return Command(settings, unknown)
 

@@ -8,7 +8,7 @@ import click
 
 from batchlab import compare as comparing
 from batchlab.cli.progress import progress
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.run import cost_remarks, note, parse_setting
 from batchlab.cli.side_by_side import print_comparison
 from batchlab.errors import InputError
 
@@ -68,7 +68,8 @@ def compare(
         print(json.dumps(document(plan, outcomes), indent=1, ensure_ascii=False))
     else:
         print_comparison(plan, outcomes)
-    for line in (*plan.notes, *comparing.warnings(plan.variants)):
+    remarks = dict.fromkeys(line for variant in plan.variants for line in cost_remarks(variant.run))
+    for line in (*plan.notes, *comparing.warnings(plan.variants), *remarks):
         note(line)
     if not all(outcome.finished for outcome in outcomes):
         sys.exit(1)

@@ -5,11 +5,12 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import NS_IN_MS, console, plain_table, say, settings_line, totals_lines
+from batchlab.cli.tables import console, plain_table, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.errors import one_line
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run
+from batchlab.units import NS_IN_MS, NS_IN_S
 
 NAMES = {
     "ttft": "TTFT",
@@ -59,10 +60,8 @@ def workload_lines(run: Run) -> list[str]:
         f"output mean {columns.output.mean():,.1f} tokens"
     ]
     if origin is not None:
-        read = "" if origin.limit is None else f", only the first {origin.limit:,} rows (limit = {origin.limit})"
-        order = ", sorted by arrival (sort = true)" if origin.sorted else ""
-        lines.insert(0, f"workload {origin.file} ({origin.format}){read}{order}")
-        lines.append(origin.rule)
+        said, rule = origin.lines()
+        lines = [said, *lines, rule]
     return lines
 
 
@@ -104,5 +103,5 @@ def _duration(time: int, unit: str) -> str:
     if unit != "ns":
         return f"{time:,} {unit}{'' if time == 1 else 's'}"
     if time >= 10**10:
-        return f"{time / 10**9:,.1f} s"
+        return f"{time / NS_IN_S:,.1f} s"
     return f"{time / NS_IN_MS:,.3f} ms"

@@ -4,11 +4,16 @@ import click
 
 import batchlab
 from batchlab._build import build_kind
+from batchlab.cli.calibrate import calibrate
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
+from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
+from batchlab.cli.published import published
 from batchlab.cli.run import run
+from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
+from batchlab.cli.workload import workload
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -22,3 +27,9 @@ cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(conform)
 cli.add_command(engines)
+cli.add_command(cost)
+cli.add_command(catalog)
+cli.add_command(validate)
+cli.add_command(calibrate)
+cli.add_command(published)
+cli.add_command(workload)

@@ -3,10 +3,11 @@
 import contextlib
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from batchlab.core.tally import RESULTS, Tally
@@ -35,6 +36,16 @@ def progress(run: Run) -> Iterator[list[Observer]]:
     )
     with bar:
         yield [_Ended(bar, bar.add_task(run.engine.rpartition("/")[2], total=len(run.requests), rate=0.0))]
+
+
+@contextlib.contextmanager
+def status(first: str) -> Iterator[Callable[[str], None]]:
+    """Takes what is being done and shows it, where stderr is a terminal: for work that is several simulations."""
+    if not sys.stderr.isatty():
+        yield lambda doing: None
+        return
+    with Console(stderr=True).status(escape(first)) as shown:
+        yield lambda doing: shown.update(escape(doing))
 
 
 class _Ended:

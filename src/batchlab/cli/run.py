@@ -15,10 +15,10 @@ from batchlab.cli.progress import progress
 from batchlab.cli.tables import KV_SETTINGS, print_run
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
-from batchlab.files import flush, whole_file
+from batchlab.files import flush, read_toml, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
-from batchlab.scenario import Scenario, load
+from batchlab.scenario import Scenario, cost_of, load, override
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
@@ -66,8 +66,9 @@ def run(
     result all the same. A scenario with several policies runs them one after the other; --trace and --summary then
     write one file each, with the policy's name before the suffix.
     """
-    overrides = {} if from_command is None else _settings_of(from_command)
-    overrides |= dict(parse_setting(setting) for setting in settings)
+    overrides = dict(parse_setting(setting) for setting in settings)
+    if from_command is not None:
+        overrides = _settings_of(from_command, _knows_memory(scenario, overrides)) | overrides
     if token_budget is not None:
         overrides["engine.max_num_batched_tokens"] = token_budget
     if chunk_size is not None:
@@ -88,15 +89,27 @@ def run(
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
         elif not as_json:
             _print(one, result, iterations, loaded.title)
+        for remark in cost_remarks(one):
+            note(remark)
     if as_json:
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(document["termination"] != "all_terminal" for document in documents):
         sys.exit(1)
 
 
-def _settings_of(command: str) -> dict[str, Any]:
+def _knows_memory(scenario: str, overrides: dict[str, Any]) -> bool:
+    """Whether the scenario's cost model can tell a number of KV blocks. What is wrong with it loading it will say."""
+    try:
+        document, _ = read_toml(scenario)
+        override(document, {key: value for key, value in overrides.items() if key.partition(".")[0] == "cost"})
+        return hasattr(cost_of(document, Path(scenario).parent), "kv_blocks")
+    except InputError:
+        return False
+
+
+def _settings_of(command: str, knows_memory: bool) -> dict[str, Any]:
     """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
-    found = parse(command)
+    found = parse(command, knows_memory)
     if found.unknown:
         note(f"not modelled, ignored: {', '.join(found.unknown)}")
     return {f"engine.{key}": value for key, value in found.settings.items()}
@@ -109,7 +122,7 @@ def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> No
     if from_command:
         one = scenario.runs[0]
         own = [name for name in limits_of(type(one.policy)) if f"engine.{name}" not in given]
-        if one.limits.num_gpu_blocks is None:
+        if one.limits.num_gpu_blocks is None or "gpu_memory_utilization" in one.settings:
             own = [name for name in own if name not in KV_SETTINGS]
         shown = [f"{name} = {value}" for name in own if (value := getattr(one.limits, name)) is not None]
         note(f"not in the command, from the file or our defaults: {', '.join(shown) or 'nothing'}")
@@ -120,6 +133,12 @@ def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> No
 def note(text: str) -> None:
     """A remark on stderr."""
     print(f"batchlab: {one_line(text)}", file=sys.stderr)
+
+
+def cost_remarks(run: Run) -> list[str]:
+    """What the run's cost model has to say after it, such as steps outside the range that it was measured in."""
+    remarks = getattr(run.cost, "remarks", None)
+    return [] if remarks is None else list(remarks())
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -181,7 +200,7 @@ def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:
     taken = {os.path.realpath(scenario.path): "the scenario itself"}
     for run in scenario.runs:
         origin = getattr(run.requests, "origin", None)
-        if origin is not None:
+        if origin is not None and origin.file is not None:
             taken[os.path.realpath(origin.file)] = "its workload file"
         if ":" in run.engine or run.engine.endswith(".py"):
             taken[os.path.realpath(run.engine.rpartition(":")[0] or run.engine)] = "the policy's file"

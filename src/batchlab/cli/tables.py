@@ -15,6 +15,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
 from batchlab.simulate import Run
+from batchlab.units import NS_IN_MS
 
 PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 """Totals that are told where they are not 0."""
@@ -22,7 +23,6 @@ MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
 PIPE_WIDTH = 160
 UNBOUNDED = 100_000
-NS_IN_MS = 10**6
 SHORT = {
     "iteration": "iter",
     "first token": "first",
@@ -39,6 +39,8 @@ SHORT = {
     "TTFT (ms)": "TTFT",
     "E2E (ms)": "E2E ms",
     "max ITL (ms)": "max ITL",
+    "communication": "comm",
+    "overhead": "over",
 }
 """Headings for narrow terminals."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
@@ -132,7 +134,7 @@ def _schedule(out: Console, iterations: list[Iteration], unit: str) -> Table:
     """A row an iteration. Columns that only some runs need are there only if they hold something."""
     columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
     if unit != "iteration":
-        mark, shown = (" (ms)", _milliseconds) if unit == "ns" else ("", _number)
+        mark, shown = (" (ms)", milliseconds) if unit == "ns" else ("", _number)
         columns |= {f"start{mark}": lambda it: shown(it.start), f"end{mark}": lambda it: shown(it.end)}
     columns |= {
         "arrived": lambda it: _ids(it.arrived),
@@ -176,7 +178,7 @@ def _ids(ids: list[str] | int) -> Text:
 
 def _requests(out: Console, result: Summary, unit: str) -> Table:
     """A row a request; times in ms where the clock counts ns, every token's time where it counts cost units."""
-    shown, mark = (_milliseconds, " (ms)") if unit == "ns" else (_number, "")
+    shown, mark = (milliseconds, " (ms)") if unit == "ns" else (_number, "")
     results = result.results[:MOST_ROWS]
     times: dict[str, Callable[[RequestResult], int | None]] = {
         f"TTFT{mark}": lambda r: r.since_arrival(r.first_time),
@@ -200,7 +202,7 @@ def _requests(out: Console, result: Summary, unit: str) -> Table:
     return fitted(out, columns, tuple(name for name in columns if name not in ("request", "result", "output times")))
 
 
-def _milliseconds(ns: int | None) -> str:
+def milliseconds(ns: float | None) -> str:
     """A time in ns as ms, to the microsecond."""
     return "-" if ns is None else f"{ns / NS_IN_MS:,.3f}"
 

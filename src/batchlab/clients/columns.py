@@ -8,7 +8,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from batchlab.clients.request import Request
+from batchlab.clients.request import Request, TokenIdentity
+from batchlab.clients.sessions import Sessions
 from batchlab.core.load import Load
 
 Integers = npt.NDArray[np.int64]
@@ -16,20 +17,27 @@ CHUNK = 65_536
 """Rows turned into Python objects at a time."""
 
 
+ORACLE = "max_tokens = true output length (an oracle: no engine has it)"
+
+
 @dataclass(frozen=True)
 class Origin:
     """Where a workload came from and what was done to it, for reports.
 
-    limit: only so many rows were read, None for all. sorted: rows were accepted in any order. rule: where max_tokens
-    came from.
+    file, sha256: None where the requests are generated. format: of the file, or "generated". steps: what was done to
+    them, in order, one sentence each. rule: where max_tokens came from.
     """
 
-    file: str
-    sha256: str
+    file: str | None
+    sha256: str | None
     format: str
-    limit: int | None = None
-    sorted: bool = False
-    rule: str = "max_tokens = true output length (an oracle: no engine has it)"
+    steps: tuple[str, ...] = ()
+    rule: str = ORACLE
+
+    def lines(self) -> list[str]:
+        """All of it, for a reader."""
+        first = "generated workload" if self.file is None else f"workload {self.file} ({self.format})"
+        return [", ".join((first, *self.steps)), self.rule]
 
 
 class Columns(Sequence[Request]):
@@ -37,7 +45,8 @@ class Columns(Sequence[Request]):
 
     ids: None names them "0", "1", "2", ... by `numbers` (their rows in the file), or by position without those.
     max_tokens: None for the true output lengths. priority: None for 1 everywhere. hashes: `(offsets, values)`; the
-    block hashes of request i are values[offsets[i]:offsets[i + 1]].
+    block hashes of request i are values[offsets[i]:offsets[i + 1]]. deadline: 0 for none. groups: names, and which of
+    them each request has. sessions: what the prompts begin with, where that is known.
     """
 
     def __init__(
@@ -51,6 +60,9 @@ class Columns(Sequence[Request]):
         numbers: Integers | None = None,
         hashes: tuple[Integers, Integers] | None = None,
         origin: Origin | None = None,
+        deadline: Integers | None = None,
+        groups: tuple[list[str], Integers] | None = None,
+        sessions: Sessions | None = None,
     ) -> None:
         self.arrival = arrival
         self.prompt = prompt
@@ -61,6 +73,11 @@ class Columns(Sequence[Request]):
         self.numbers = numbers
         self.hashes = hashes
         self.origin = origin
+        self.deadline = deadline
+        self.groups = groups
+        self.sessions = sessions
+        self.dropped = 0
+        """Rows of the file that had a length of 0 and were left out."""
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -80,12 +97,17 @@ class Columns(Sequence[Request]):
             int(self.output[position]),
             int(self.max_tokens[position]),
             1 if self.priority is None else int(self.priority[position]),
+            None if self.deadline is None else int(self.deadline[position]) or None,
+            group=None if self.groups is None else self.groups[0][int(self.groups[1][position])],
         )
 
     def __iter__(self) -> Iterator[Request]:
         for start in range(0, len(self), CHUNK):
             part = slice(start, min(start + CHUNK, len(self)))
             numbers = range(part.start, part.stop) if self.numbers is None else self.numbers[part].tolist()
+            if self.deadline is not None or self.groups is not None:
+                yield from self[part]
+                continue
             yield from map(
                 Request,
                 map(str, numbers) if self.ids is None else self.ids[part],
@@ -97,10 +119,11 @@ class Columns(Sequence[Request]):
             )
 
     def source(self) -> dict[str, Any]:
-        """Where the requests came from, as a trace's header names it."""
+        """Where the requests came from and what was done to them, as a trace's header says it."""
         if self.origin is None:
             return {}
-        return {"name": Path(self.origin.file).name, "sha256": self.origin.sha256}
+        file = {} if self.origin.file is None else {"name": Path(self.origin.file).name, "sha256": self.origin.sha256}
+        return {**file, "steps": list(self.origin.steps)} if self.origin.steps else file
 
     def field(self, name: str) -> list[int]:
         """One numeric field of all requests, by a Request's name for it."""
@@ -117,18 +140,25 @@ class Columns(Sequence[Request]):
         found: list[int] = values[offsets[position] : offsets[position + 1]].tolist()
         return found
 
-    def in_order(self, order: Integers) -> "Columns":
-        """The same requests in another order; each keeps its id."""
+    def tokens(self, index: int) -> TokenIdentity | None:
+        """Which tokens a request consists of, None where the source does not say."""
+        return None if self.sessions is None else self.sessions.tokens(range(len(self))[index], self.output)
+
+    def take(self, chosen: Integers) -> "Columns":
+        """The requests at the given positions, in the given order; each keeps its id."""
         return Columns(
-            self.arrival[order],
-            self.prompt[order],
-            self.output[order],
-            self.max_tokens[order],
-            None if self.priority is None else self.priority[order],
-            None if self.ids is None else [self.ids[position] for position in order.tolist()],
-            order if self.numbers is None else self.numbers[order],
-            None if self.hashes is None else _rows_in_order(*self.hashes, order),
+            self.arrival[chosen],
+            self.prompt[chosen],
+            self.output[chosen],
+            self.max_tokens[chosen],
+            None if self.priority is None else self.priority[chosen],
+            None if self.ids is None else [self.ids[position] for position in chosen.tolist()],
+            chosen if self.numbers is None else self.numbers[chosen],
+            None if self.hashes is None else _take_rows(*self.hashes, chosen),
             self.origin,
+            None if self.deadline is None else self.deadline[chosen],
+            None if self.groups is None else (self.groups[0], self.groups[1][chosen]),
+            None if self.sessions is None else self.sessions.take(chosen),
         )
 
     def _id(self, position: int) -> str:
@@ -137,16 +167,18 @@ class Columns(Sequence[Request]):
         return str(position if self.numbers is None else int(self.numbers[position]))
 
 
-def _rows_in_order(offsets: Integers, values: Integers, order: Integers) -> tuple[Integers, Integers]:
-    lengths = np.diff(offsets)[order]
+def _take_rows(offsets: Integers, values: Integers, chosen: Integers) -> tuple[Integers, Integers]:
+    lengths = np.diff(offsets)[chosen]
     moved = np.concatenate(([0], np.cumsum(lengths)))
-    within = np.arange(len(values)) - np.repeat(moved[:-1], lengths)
-    return moved, values[np.repeat(offsets[:-1][order], lengths) + within]
+    within = np.arange(moved[-1]) - np.repeat(moved[:-1], lengths)
+    return moved, values[np.repeat(offsets[:-1][chosen], lengths) + within]
 
 
 def load_of(requests: Sequence[Request]) -> Load | None:
     """The columns that the core reads; None if a request has more to it than lengths, arrival and priority."""
     if isinstance(requests, Columns):
+        if requests.deadline is not None:
+            return None
         names = [requests.arrival, requests.prompt, requests.max_tokens]
         arrival, prompt, most = (np.ascontiguousarray(column, np.int64) for column in names)
         priority = None if requests.priority is None else np.ascontiguousarray(requests.priority, np.int64)

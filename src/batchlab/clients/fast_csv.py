@@ -1,7 +1,8 @@
 """CSV by the million rows. Takes only files that are right beyond doubt, and gives what `rows.Rows` would give."""
 
 import io
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -9,88 +10,130 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from batchlab.clients.columns import Columns, Integers
+from batchlab.clients.growing import Growing
+from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import MOST_PRIORITY, NS_DIGITS
-from batchlab.clients.rows import Layout, in_time_order
+from batchlab.clients.rows import in_time_order
+from batchlab.clients.source import BOM
 from batchlab.settings import LATEST, MOST_TOKENS
 
-_STAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?$"
+BLOCK = 1 << 24
+"""Bytes worked on at a time."""
+LENGTHS = ("prompt", "output", "max_tokens")
+
+_STAMP = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(\+00:00)?$"
 
 
 class _Doubt(Exception):
     """Something is unusual or wrong; the slow reader will say which."""
 
 
-def read(data: bytes, layout: Layout) -> Columns | None:
-    """The requests, or None where anything at all is out of the ordinary."""
-    if b'"' in data or data.count(b"\r") != data.count(b"\r\n"):
-        return None
-    header = data.split(b"\n", 1)[0].decode().rstrip("\r").split(",")
-    wanted = list(layout.names.values())
-    if len(set(header)) != len(header) or not set(wanted) <= set(header):
-        return None
+def read(file: IO[bytes], layout: Layout) -> Columns | None:
+    """The requests, or None where anything at all is out of the ordinary. The file is read from where it stands."""
+    header = file.readline().removeprefix(BOM)
+    names = [*layout.names]
     try:
-        table = pacsv.read_csv(
-            io.BytesIO(data),
-            parse_options=pacsv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-            convert_options=pacsv.ConvertOptions(
-                include_columns=list(dict.fromkeys(wanted)), column_types=dict.fromkeys(wanted, pa.string())
-            ),
-        )
-        return _columns(table, layout) if table.num_rows else None
-    except (_Doubt, pa.ArrowException):
+        columns = header.rstrip(b"\r\n").decode().split(",")
+        if b'"' in header or b"\0" in header or len(set(columns)) != len(columns):
+            return None
+        if not set(layout.names.values()) <= set(columns):
+            return None
+        table = Growing([name for name in names if name != "id"])
+        ids: list[str] = []
+        dropped = 0
+        for block in _blocks(file, layout.limit):
+            found = _block(block, columns, layout)
+            kept = np.logical_and.reduce([found[name] > 0 for name in LENGTHS if name in found])
+            if not kept.all():
+                dropped += int(len(kept) - kept.sum())
+                found = {name: column[kept] for name, column in found.items()}
+            table.add({name: column for name, column in found.items() if name != "id"})
+            if "id" in found:
+                ids += found["id"].tolist()
+        return _columns(table.columns(), ids, dropped, layout)
+    except (_Doubt, pa.ArrowException, UnicodeDecodeError):
         return None
 
 
-def _columns(table: Any, layout: Layout) -> Columns:
+def _blocks(file: IO[bytes], limit: int | None) -> Iterator[bytes]:
+    """The rest of the file in blocks of whole lines, no more lines than the limit allows."""
+    rest = b""
+    while True:
+        data = file.read(BLOCK)
+        end = data.rfind(b"\n") + 1
+        block, rest = (rest + data[:end], data[end:]) if end else (b"", rest + data)
+        if not data:
+            block, rest = rest, b""
+        if limit is not None and block:
+            lines = block.count(b"\n")
+            if lines >= limit:
+                block, data = b"".join(io.BytesIO(block).readlines()[:limit]), b""
+            limit -= min(lines, limit)
+        if block:
+            yield block
+        if not data:
+            return
+
+
+def _block(block: bytes, columns: list[str], layout: Layout) -> dict[str, Any]:
+    """The values of some whole lines, by our names."""
+    if b'"' in block or b"\0" in block or block.count(b"\r") != block.count(b"\r\n"):
+        raise _Doubt
+    wanted = list(dict.fromkeys(layout.names.values()))
+    table = pacsv.read_csv(
+        io.BytesIO(block),
+        read_options=pacsv.ReadOptions(column_names=columns),
+        parse_options=pacsv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        convert_options=pacsv.ConvertOptions(include_columns=wanted, column_types=dict.fromkeys(wanted, pa.string())),
+    )
     cells = {name: table.column(column) for name, column in layout.names.items()}
-    lengths = {
-        name: _whole(cells[name], 1, MOST_TOKENS) for name in ("prompt", "output", "max_tokens") if name in cells
-    }
-    if "max_tokens" in lengths and (lengths["max_tokens"] < lengths["output"]).any():
+    found: dict[str, Any] = {name: _whole(cells[name], layout.least, MOST_TOKENS) for name in LENGTHS if name in cells}
+    if layout.timed:
+        found["arrival"] = _arrivals(cells["arrival"], layout.unit)
+    if "priority" in cells:
+        found["priority"] = _whole(cells["priority"], 0, MOST_PRIORITY)
+    if "id" in cells:
+        found["id"] = np.array(cells["id"].to_pylist(), object)
+    return found
+
+
+def _columns(found: dict[str, Integers], ids: list[str], dropped: int, layout: Layout) -> Columns:
+    if not len(found["prompt"]) or (ids and not all(ids)) or len(set(ids)) != len(ids):
+        raise _Doubt
+    if "max_tokens" in found and (found["max_tokens"] < found["output"]).any():
+        raise _Doubt
+    arrival = found["arrival"] if layout.timed else np.zeros(len(found["prompt"]), np.int64)
+    if not layout.sort and (np.diff(arrival) < 0).any():
+        raise _Doubt
+    if layout.from_zero:
+        arrival -= arrival.min()
+    if arrival.max() > LATEST:
         raise _Doubt
     columns = Columns(
-        _arrivals(cells["arrival"], layout),
-        lengths["prompt"],
-        lengths["output"],
-        lengths.get("max_tokens"),
-        priority=_whole(cells["priority"], 0, MOST_PRIORITY) if "priority" in cells else None,
-        ids=_ids(cells["id"]) if "id" in cells else None,
+        arrival,
+        found["prompt"],
+        found["output"],
+        found.get("max_tokens"),
+        priority=found.get("priority"),
+        ids=ids if "id" in layout.names else None,
     )
+    columns.dropped = dropped
     return in_time_order(columns) if layout.sort else columns
 
 
-def _arrivals(cells: Any, layout: Layout) -> Integers:
-    if layout.unit == "stamp":
-        times = _stamps(cells)
-    elif layout.unit == "unit":
-        times = _whole(cells, 0, LATEST)
-    else:
-        times = _times(cells, NS_DIGITS[layout.unit])
-    if not layout.sort and (np.diff(times) < 0).any():
-        raise _Doubt
-    if layout.from_zero:
-        times = times - times.min()
-    if times.max() > LATEST:
-        raise _Doubt
-    return times
-
-
-def _stamps(cells: Any) -> Integers:
-    _match(cells, _STAMP)
-    return _numpy(pc.cast(pc.cast(cells, pa.timestamp("ns")), pa.int64()))
-
-
-def _times(cells: Any, digits: int) -> Integers:
-    """Decimal times in units of 10^-digits."""
-    whole_digits = 18 - digits  # what surely fits
+def _arrivals(cells: Any, unit: str) -> Integers:
+    """Times in ns, or as they are where the unit is none of time."""
+    if unit == "stamp":
+        _match(cells, _STAMP)
+        zone = "UTC" if cells[0].as_py().endswith("+00:00") else None  # of all or of none, else Arrow refuses
+        return _numpy(pc.cast(pc.cast(cells, pa.timestamp("ns", zone)), pa.int64()))
+    digits = 0 if unit == "unit" else NS_DIGITS[unit]
     if not digits:
         return _whole(cells, 0, LATEST)
-    _match(cells, rf"^[0-9]{{1,{whole_digits}}}(\.[0-9]{{1,{digits}}})?$")
-    parts = pc.extract_regex(cells, r"^(?P<whole>[0-9]+)(?P<point>\.?)(?P<fraction>[0-9]*)$")
-    whole, fraction = pc.struct_field(parts, "whole"), pc.struct_field(parts, "fraction")
-    fine = pc.cast(pc.utf8_rpad(fraction, digits, "0"), pa.int64())
-    found: Integers = _numpy(pc.cast(whole, pa.int64())) * 10**digits + _numpy(fine)
-    return found
+    _match(cells, rf"^[0-9]{{1,{18 - digits}}}(\.[0-9]{{1,{digits}}})?$")  # 18 digits surely fit
+    decimals = pc.cast(cells, pa.decimal128(18, digits)).combine_chunks()
+    # A decimal lies there as a 128-bit whole number, here of units of 10^-digits: its lower half is all of it.
+    return np.frombuffer(decimals.buffers()[1], np.int64)[2 * decimals.offset :: 2][: len(decimals)].copy()
 
 
 def _whole(cells: Any, least: int, most: int) -> Integers:
@@ -99,13 +142,6 @@ def _whole(cells: Any, least: int, most: int) -> Integers:
     if values.min() < least or values.max() > most:
         raise _Doubt
     return values
-
-
-def _ids(cells: Any) -> list[str]:
-    ids: list[str] = cells.to_pylist()
-    if not all(ids) or len(set(ids)) != len(ids):
-        raise _Doubt
-    return ids
 
 
 def _match(cells: Any, pattern: str) -> None:

@@ -14,6 +14,10 @@ def tokens_of(requests: Sequence[Request], position: int, request: Request) -> T
     """The identity of a request's tokens: as it says, else from the trace's block hashes, else shared with nobody."""
     if request.tokens is not None:
         return Tokens(request.tokens.prompt, request.tokens.output_segment)
+    own: Any = getattr(requests, "tokens", None)
+    known = None if own is None else own(position)
+    if known is not None:
+        return Tokens(known.prompt, known.output_segment)
     block_hashes: Any = getattr(requests, "block_hashes", None)
     hashes = [] if block_hashes is None else block_hashes(position)
     if not hashes:

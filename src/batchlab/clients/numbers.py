@@ -5,6 +5,7 @@ Every function raises ValueError with what was expected, to be put behind the pl
 
 import datetime
 import re
+from fractions import Fraction
 from typing import Any
 
 from batchlab.settings import LATEST, MOST_TOKENS
@@ -42,9 +43,9 @@ def whole(value: Any, least: int, most: int, most_name: str) -> int:
     return number
 
 
-def tokens(value: Any) -> int:
+def tokens(value: Any, least: int = 1) -> int:
     """A length in tokens."""
-    return whole(value, 1, MOST_TOKENS, "2^40")
+    return whole(value, least, MOST_TOKENS, "2^40")
 
 
 def priority(value: Any) -> int:
@@ -55,8 +56,11 @@ def priority(value: Any) -> int:
     return whole(value, -MOST_PRIORITY, MOST_PRIORITY, "2^31")
 
 
-def time(value: Any, unit: str) -> int:
-    """A point in time: in ns if the unit is one of time, a whole number if the unit is "unit"."""
+def time(value: Any, unit: str, round_times: bool = False) -> int:
+    """A point in time: in ns if the unit is one of time, a whole number if the unit is "unit".
+
+    round_times: one that is finer than a ns is rounded, half to even, instead of refused.
+    """
     if unit == "unit":
         return whole(value, 0, LATEST, "2^62")
     digits = NS_DIGITS[unit]
@@ -69,10 +73,23 @@ def time(value: Any, unit: str) -> int:
             raise ValueError(_why_not(text, "a time as a decimal number"))
         fraction = (match[2] or "").rstrip("0")
         if len(fraction) > digits:
-            allowed = f"at most {digits} digits after the point" if digits else "no fraction"
-            raise ValueError(f"is finer than a nanosecond and would have to be rounded: {allowed} in {unit}")
+            if not round_times:
+                allowed = f"at most {digits} digits after the point" if digits else "no fraction"
+                raise ValueError(
+                    f"is finer than a nanosecond and would have to be rounded (round_times = true does): "
+                    f"{allowed} in {unit}"
+                )
+            return _rounded(match[1], fraction, digits)
         parts = int(match[1].lstrip("0")[:25] or 0), int(fraction.ljust(digits, "0") or 0)
         found = parts[0] * 10**digits + parts[1]
+    if found > LATEST:
+        raise ValueError("must be at most 2^62 ns")
+    return found
+
+
+def _rounded(whole: str, fraction: str, digits: int) -> int:
+    whole, fraction = whole.lstrip("0")[:25], fraction[:60]
+    found = round(Fraction(int(whole + fraction), 10 ** (len(fraction) - digits)))
     if found > LATEST:
         raise ValueError("must be at most 2^62 ns")
     return found

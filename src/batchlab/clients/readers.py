@@ -8,13 +8,14 @@ import csv
 import io
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from batchlab.clients.columns import Columns
+from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import Literal
-from batchlab.clients.rows import Layout, Rows
+from batchlab.clients.rows import Rows
 from batchlab.clients.source import decoded, opened, without_mark
 from batchlab.errors import InputError, nearest
 
@@ -23,16 +24,14 @@ CUT = " (the last line, and it has no line end: is the file cut off?)"
 
 def read_csv(path: Path, layout: Layout) -> Columns:
     """The requests in a CSV file. Raises InputError."""
-    with opened(path, "a CSV file with a header line") as file:
-        data = without_mark(_lines_of(file, layout.limit))
-    text = decoded(path, data)
-    if data.startswith((b"{", b"[")):
-        raise InputError(
-            path, "line 1", text[:40], "must be a line of column names; for JSON Lines set format = 'jsonl'"
-        )
     from batchlab.clients import fast_csv
 
-    return fast_csv.read(data, layout) or _csv_rows(path, text, layout)
+    with opened(path, "a CSV file with a header line") as file:
+        quick = fast_csv.read(file, layout)
+    if quick is not None:
+        return quick
+    with opened(path, "a CSV file with a header line") as file:
+        return read_thoroughly(path, file, layout)
 
 
 def read_jsonl(path: Path, layout: Layout) -> Columns:
@@ -45,32 +44,43 @@ def read_jsonl(path: Path, layout: Layout) -> Columns:
     return rows.columns()
 
 
-def _lines_of(file: IO[bytes], limit: int | None) -> bytes:
-    """The whole file; with a limit, no more than its first rows need."""
-    if limit is None:
-        return file.read()
-    data = b"".join(itertools.islice(file, limit + 1))
-    return data + file.read() if b'"' in data else data  # a quoted cell may span lines
+class _Lines:
+    """A CSV file's lines as text. cut: whether the last one that was read has no line end."""
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path = path
+        self._file = file
+        self.cut = False
+
+    def __iter__(self) -> Iterator[str]:
+        for number, raw in enumerate(self._file, 1):
+            text = decoded(self._path, without_mark(raw) if number == 1 else raw, number)
+            self.cut = not text.endswith(("\n", "\r"))
+            if number == 1 and text.startswith(("{", "[")):
+                expected = "must be a line of column names; for JSON Lines set format = 'jsonl'"
+                raise InputError(self._path, "line 1", text[:40], expected)
+            yield from io.StringIO(text, newline="") if "\r" in text else (text,)  # a lone \r ends a line too
 
 
-def _csv_rows(path: Path, text: str, layout: Layout) -> Columns:
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+def read_thoroughly(path: Path, file: IO[bytes], layout: Layout) -> Columns:
+    """The requests in a CSV file, cell by cell. Raises InputError."""
+    lines = _Lines(path, file)
+    reader = csv.reader(iter(lines), strict=True)
     rows = Rows(path, layout)
     line = 1
-    cut = "" if text.endswith(("\n", "\r")) else CUT
     try:
         header = next(reader)
         places = _find_columns(path, header, layout)
         line = reader.line_num + 1
         for cells in itertools.islice(reader, layout.limit):
             if len(cells) != len(header):
-                last = cut if reader.line_num > text.count("\n") else ""
+                last = CUT if lines.cut else ""
                 raise InputError(path, f"line {line}", ",".join(cells) or None, _wrong_count(cells, header) + last)
             rows.add(line, {name: cells[place] for name, place in places.items()})
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(path, f"line {line}", None, f"not valid CSV: {error}; is a quote not closed?") from None
-    if not len(rows):
+    if line == 2:
         raise InputError(path, "line 2", None, "has a header line and no rows; at least one request is needed")
     return rows.columns()
 

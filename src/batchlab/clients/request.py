@@ -23,6 +23,7 @@ class Request:
     output: the true output length, which no policy sees. max_tokens: the limit that the policy sees. deadline: the
     client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
     the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
+    group: the class it belongs to, if there are several.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Request:
     cancel_at: int | None = None
     sent: int | None = None
     tokens: TokenIdentity | None = None
+    group: str | None = None
 
 
 class KnownRequest(NamedTuple):

@@ -2,7 +2,6 @@
 
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +9,13 @@ import numpy as np
 
 from batchlab.clients import numbers
 from batchlab.clients.columns import Columns, Integers
+from batchlab.clients.layout import Layout
 from batchlab.errors import InputError
 from batchlab.settings import LATEST
 
 HASH_TOKENS = 512
 """Prompt tokens that one of Mooncake's block hashes stands for."""
 MOST_HASH = 2**63 - 1
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a file's rows hold, and where.
-
-    names: the file's own name for each of our fields. unit: of arrivals; "stamp" for absolute times. kind: "column" or
-    "key". sort: whether rows may come in any order. limit: only so many rows are read.
-    """
-
-    names: Mapping[str, str]
-    unit: str
-    kind: str = "column"
-    sort: bool = False
-    limit: int | None = None
-
-    @property
-    def from_zero(self) -> bool:
-        """Whether arrivals count from the first one: real times do, the units of an abstract clock do not."""
-        return self.unit != "unit"
 
 
 class Rows:
@@ -51,26 +31,35 @@ class Rows:
         self._ids: dict[str, int] = {}
         self._hash_values = array("q")
         self._hash_offsets = array("q", [0])
+        self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._arrival)
 
     def add(self, line: int, row: Mapping[str, Any]) -> None:
         """One row: the values as the file has them, by our field names. line: where an editor shows it."""
+        name = "arrival"
         try:
-            name = "arrival"
-            value = row[name]
-            arrival = numbers.stamp(value) if self.layout.unit == "stamp" else numbers.time(value, self.layout.unit)
+            arrival = self._time(row[name]) if self.layout.timed else 0
             self._arrival_in_order(arrival)
-            for name, column in self._lengths.items():  # also says which value was wrong
-                column.append(numbers.tokens(row[name]))
-            if "max_tokens" in self._lengths and self._lengths["max_tokens"][-1] < self._lengths["output"][-1]:
-                raise ValueError(f"must be at least the output, {self._lengths['output'][-1]}")
-            for name, take in (("priority", self._take_priority), ("id", self._take_id), ("hash_ids", self._take_hash)):
+            lengths = {}
+            for name in self._lengths:  # also says which value was wrong
+                lengths[name] = numbers.tokens(row[name], self.layout.least)
+            if not all(lengths.values()):
+                self.dropped += 1
+                return
+            if "max_tokens" in lengths and lengths["max_tokens"] < lengths["output"]:
+                raise ValueError(f"must be at least the output, {lengths['output']}")
+            for name, take in (("priority", self._take_priority), ("id", self._take_id)):
                 if name in row:
                     take(row[name], line)
+            if "hash_ids" in row:
+                name = "hash_ids"
+                self._take_hash(row[name], lengths["prompt"])
         except ValueError as error:
             raise InputError(self.path, self.place(line, name), row[name], str(error)) from None
+        for name, length in lengths.items():
+            self._lengths[name].append(length)
         self._arrival.append(arrival)
         self._lines.append(line)
 
@@ -78,8 +67,14 @@ class Rows:
         """Where a value stands, for a message."""
         return f"line {line}, {self.layout.kind} {self.layout.names[name]!r}"
 
+    def before(self, line: int) -> str:
+        """How a message calls a row that came before."""
+        return f"line {line}"
+
     def columns(self) -> Columns:
         """All rows, in the file's order or sorted by arrival; arrivals from 0 where they are real times."""
+        if not self._arrival:
+            raise InputError(self.path, None, None, f"each of its {self.dropped:,} rows has a length of 0")
         first = min(self._arrival) if self.layout.from_zero else 0
         last = max(self._arrival)
         if last - first > LATEST:
@@ -96,13 +91,18 @@ class Rows:
             ids=list(self._ids) if "id" in self.layout.names else None,
             hashes=(_array(self._hash_offsets), _array(self._hash_values)) if "hash_ids" in self.layout.names else None,
         )
+        columns.dropped = self.dropped
         return in_time_order(columns) if self.layout.sort else columns
+
+    def _time(self, value: Any) -> int:
+        if self.layout.unit == "stamp":
+            return numbers.stamp(value)
+        return numbers.time(value, self.layout.unit, self.layout.round_times)
 
     def _arrival_in_order(self, arrival: int) -> None:
         if self._arrival and arrival < self._arrival[-1] and not self.layout.sort:
-            raise ValueError(
-                f"is earlier than line {self._lines[-1]}; rows must be in order of arrival (sort = true sorts them)"
-            )
+            before = self.before(self._lines[-1])
+            raise ValueError(f"is earlier than {before}; rows must be in order of arrival (sort = true sorts them)")
 
     def _take_priority(self, value: Any, line: int) -> None:
         self._priority.append(numbers.priority(value))
@@ -119,15 +119,14 @@ class Rows:
             raise ValueError("must be a text that UTF-8 can hold") from None
         other = self._ids.setdefault(id, line)
         if len(self._ids) == len(self):
-            raise ValueError(f"must be unique; line {other} has it too")
+            raise ValueError(f"must be unique; {self.before(other)} has it too")
 
-    def _take_hash(self, value: Any, line: int) -> None:
+    def _take_hash(self, value: Any, prompt: int) -> None:
         if not isinstance(value, list):
             raise ValueError("must be a list of whole numbers")
         for entry in value:
             if type(entry) is not int or not 0 <= entry <= MOST_HASH:
                 raise ValueError(f"must hold whole numbers from 0 to 2^63 - 1, not {entry!r:.40}")
-        prompt = self._lengths["prompt"][-1]
         if len(value) != -(-prompt // HASH_TOKENS):
             wanted = -(-prompt // HASH_TOKENS)
             raise ValueError(
@@ -139,7 +138,7 @@ class Rows:
 
 def in_time_order(columns: Columns) -> Columns:
     """Sorted by arrival; rows of the same time stay in the file's order."""
-    return columns.in_order(np.argsort(columns.arrival, kind="stable"))
+    return columns.take(np.argsort(columns.arrival, kind="stable"))
 
 
 def _array(values: "array[int]") -> Integers:

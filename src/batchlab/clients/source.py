@@ -63,6 +63,21 @@ def opened(path: Path, expected: str) -> Iterator[IO[bytes]]:
         raise _unreadable(path, error) from error
 
 
+def refuse_other_files(path: Path, magic: bytes, expected: str) -> None:
+    """Raise InputError for a file that does not begin so, or is none."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            kind = "a directory" if path.is_dir() else "not a regular file"
+            raise InputError(path, None, None, f"is {kind}; {expected} is needed")
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if not start.startswith(magic):
+        _refuse_binary(path, start, expected)
+        raise InputError(path, None, None, f"is not {expected}")
+
+
 def decoded(path: Path, data: bytes, line: int = 1) -> str:
     """The data as text. line: the number of its first line. Raises InputError."""
     if b"\0" in data:

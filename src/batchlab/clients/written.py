@@ -1,14 +1,22 @@
 """A scenario's [workload]: requests written out, or a file."""
 
-from typing import Annotated, Any, Literal
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from batchlab.clients.generate import GenerateTable
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
+from batchlab.clients.transform import TransformTable
 from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
 from batchlab.settings import LATEST, Count, CountOrZero, Table, Time
+
+if TYPE_CHECKING:
+    from batchlab.clients.columns import Columns
 
 PRIORITY_NAMES = {"high": 0, "normal": 1}
 MOST_ATTEMPTS = 1000
@@ -46,7 +54,7 @@ class RequestTable(Table):
         return value
 
     @model_validator(mode="after")
-    def _limit_covers_output(self) -> "RequestTable":
+    def _limit_covers_output(self) -> RequestTable:
         if self.max_tokens is not None and self.max_tokens < self.output:
             raise ValueError(f"max_tokens = {self.max_tokens} must be at least output = {self.output}")
         shared = sum(length for _, length in self.prefix)
@@ -88,7 +96,7 @@ class RetryTable(Table):
     factor: Count = 2
 
     @model_validator(mode="after")
-    def _ends_in_time(self) -> "RetryTable":
+    def _ends_in_time(self) -> RetryTable:
         if self.wait * self.factor ** (self.limit - 1) * self.limit > LATEST:
             raise ValueError("the last attempt would come after 2^62: lower limit, wait or factor")
         return self
@@ -99,9 +107,11 @@ class RetryTable(Table):
 
 
 class WorkloadTable(FileTable):
-    """[workload]: who asks. Requests written out, or a file."""
+    """[workload]: who asks. Requests written out, a file, or requests to generate."""
 
     requests: list[RequestTable] = Field(default_factory=list)
+    generate: GenerateTable | None = None
+    transform: TransformTable | None = None
     retry: RetryTable | None = None
     clients: Count | None = None
     think_time: CountOrZero = 0
@@ -110,11 +120,24 @@ class WorkloadTable(FileTable):
     def written_out(self) -> bool:
         """Whether the requests stand in the scenario. Raises InputError where that is not clear."""
         given = self.model_fields_set - {"retry", "clients", "think_time"}
-        if "requests" in given:
-            for other in sorted(given - {"requests"}):
-                raise InputError(None, f"workload.{other}", None, "cannot stand beside requests = [...]: give one")
-        elif self.file is None and given:
+        for key, form in (("requests", "requests = [...]"), ("generate", "[workload.generate]")):
+            if key in given:
+                for other in sorted(given - {key, "transform" if key == "generate" else key}):
+                    raise InputError(None, f"workload.{other}", None, f"cannot stand beside {form}: give one")
+                return key == "requests"
+        if self.file is None and given:
             raise InputError(None, "workload.file", None, "is missing: name the file here, or run with --workload PATH")
-        elif self.file is None:
-            raise InputError(None, "workload", None, "needs requests = [...], or file = '...' with its format")
-        return "requests" in given
+        if self.file is None:
+            message = "needs requests = [...], file = '...' with its format, or [workload.generate]"
+            raise InputError(None, "workload", None, message)
+        return False
+
+    def columns_of(self, folder: Path, clock_unit: str) -> Columns:
+        """The requests of a file or those to generate, with all changes made. Raises InputError."""
+        if self.generate is None:
+            columns = self.read(folder, clock_unit)
+        elif self.generate.in_sessions and self.clients is not None:
+            raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
+        else:
+            columns = self.generate.build(folder, clock_unit)
+        return columns if self.transform is None else self.transform.apply(columns)

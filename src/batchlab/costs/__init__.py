@@ -1,23 +1,64 @@
 """Cost models by name."""
 
+import importlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from batchlab.costs.base import CostModel
-from batchlab.costs.linear import Linear
-from batchlab.costs.unit import Unit
 from batchlab.errors import InputError, nearest
+from batchlab.files import read_toml
 from batchlab.settings import construct
 
-MODELS: dict[str, type] = {"linear": Linear, "unit": Unit}
+MODELS = {
+    "distserve": "DistServe",
+    "linear": "Linear",
+    "operators": "Operators",
+    "roofline": "Roofline",
+    "table": "Table",
+    "unit": "Unit",
+}
+"""Name, which is that of the file, and class. Imported when asked for: some need numpy, which takes time to import."""
 
 
-def build(settings: Mapping[str, Any]) -> CostModel:
-    """The cost model of a [cost] section. Raises InputError, without a file."""
+def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
+    """The cost model of a [cost] section, whose relative paths count from `folder`.
+
+    `from = "FILE"` takes the [cost] section of another file. Raises InputError; one about the section has no file.
+    """
     own = dict(settings)
+    if "from" in own:
+        return _from_file(own, folder)
     name = own.pop("model", None)
-    if name not in MODELS:
+    if not isinstance(name, str) or name not in MODELS:
         hint = nearest(name, MODELS) if isinstance(name, str) else ""
         raise InputError(None, "cost.model", name, f"must be one of {', '.join(sorted(MODELS))}{hint}")
-    model: CostModel = construct(MODELS[name], own, "cost")
+    model_class = getattr(importlib.import_module(f"batchlab.costs.{name}"), MODELS[name])
+    for key, ending in getattr(model_class, "files", {}).items():
+        if isinstance(own.get(key), str) and own[key].endswith(ending):
+            own[key] = str(folder / own[key])
+    model: CostModel = construct(model_class, own, "cost")
     return model
+
+
+def load(path: Path) -> CostModel:
+    """The cost model of a file with a [cost] section; relative paths count from its folder. Raises InputError."""
+    document, _ = read_toml(path)
+    section = document.get("cost")
+    if not isinstance(section, dict):
+        raise InputError(path, "cost", None, "is missing: a section [cost] with model = '...'")
+    if "from" in section:
+        raise InputError(path, "cost.from", section["from"], "must not name a third file")
+    try:
+        return build(section, path.parent)
+    except InputError as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _from_file(own: dict[str, Any], folder: Path) -> CostModel:
+    path = own.pop("from")
+    if not isinstance(path, str) or own:
+        expected = "must be the only key, and name a file with a [cost] section"
+        raise InputError(None, "cost.from", path, expected)
+    return load(folder / path)

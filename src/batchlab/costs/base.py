@@ -1,5 +1,6 @@
 """What a cost model is."""
 
+import math
 from typing import Any, Protocol
 
 from batchlab.core.work import Work
@@ -9,7 +10,12 @@ LONGEST = 1 << 62
 
 
 class CostModel(Protocol):
-    """How long a step takes, as an integer of at least 1 in `unit`."""
+    """How long a step takes, as an integer of at least 1 in `unit`.
+
+    One that may be asked about steps it was not measured for also has `remarks() -> list[str]`: what a user must be
+    told after a run. One with settings that are paths names them: `files`, a mapping from setting to how a path ends
+    there, so that a name of the catalog is told from one.
+    """
 
     unit: str
     """`iteration`, `cost unit` or `ns`."""
@@ -49,3 +55,8 @@ class OtherTime(StepTime):
 def timer(cost: CostModel) -> StepTime:
     """How the loop asks a cost model."""
     return cost if isinstance(cost, StepTime) else OtherTime(cost)
+
+
+def whole(time: float) -> int:
+    """A time in whole units, rounded half up, at least 1: what a step takes on the clock."""
+    return max(1, math.floor(time + 0.5))

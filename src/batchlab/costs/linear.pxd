@@ -4,7 +4,7 @@ from batchlab.costs.base cimport StepTime
 
 
 cdef class LinearTime(StepTime):
-    cdef bint _whole
+    cdef bint _whole, _ranged
     cdef double _a, _b, _c, _d, _e
     cdef long long _i, _j, _k, _l, _m
 

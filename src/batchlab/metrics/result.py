@@ -51,6 +51,8 @@ class RequestResult:
             "recomputed_tokens": self.recomputed_tokens,
             "attempts": self.attempts,
         }
+        if request.group is not None:
+            entry["group"] = request.group
         if self.output_times is not None:
             entry["output_times"] = self.output_times
         return entry

@@ -11,7 +11,7 @@ from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.errors import InputError, nearest
 from batchlab.policies.base import Policy
-from batchlab.settings import LimitSettings, parameters
+from batchlab.settings import LimitSettings, MemorySettings, parameters
 
 
 def names() -> list[str]:
@@ -50,8 +50,13 @@ def limits_of(policy_class: type[Any]) -> dict[str, str]:
 
 
 def settings_of(policy_class: type[Any]) -> list[str]:
-    """All names that [engine] may have for a policy: the core's settings that it takes, then its own."""
-    return [*limits_of(policy_class), *parameters(policy_class)]
+    """All names that [engine] may have for a policy: the core's settings that it takes, then its own.
+
+    Where it takes a number of KV blocks, the cost model may tell it from gpu_memory_utilization.
+    """
+    taken = limits_of(policy_class)
+    memory = list(MemorySettings.model_fields) if "num_gpu_blocks" in taken.values() else []
+    return list(dict.fromkeys([*taken, *memory, *parameters(policy_class)]))
 
 
 ATTRIBUTES: dict[str, tuple[Any, ...]] = {

@@ -19,7 +19,7 @@ def request_fields(request: Request) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "priority": request.priority,
     }
-    for name in ("deadline", "cancel_at", "sent"):
+    for name in ("deadline", "cancel_at", "sent", "group"):
         value = getattr(request, name)
         if value is not None:
             fields[name] = value

@@ -146,6 +146,8 @@ def _request_summary(known: Known) -> dict[str, Any]:
         "recomputed_tokens": known.recomputed,
         "attempts": known.attempts,
     }
+    if known.group is not None:
+        fields["group"] = known.group
     if known.output_times is not None:
         fields["output_times"] = known.output_times
     return fields

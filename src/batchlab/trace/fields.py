@@ -184,7 +184,12 @@ _REQUEST: dict[str, Check] = {
     "priority": _integer(),
 }
 
-_REQUEST_OPTIONS: dict[str, Check] = {"deadline": _integer(1), "cancel_at": _integer(0), "sent": _integer()}
+_REQUEST_OPTIONS: dict[str, Check] = {
+    "deadline": _integer(1),
+    "cancel_at": _integer(0),
+    "sent": _integer(),
+    "group": _text(),
+}
 
 _QUEUE: dict[str, Check] = {
     "order": _one_of("arrival", "priority"),
@@ -238,7 +243,8 @@ _HEADER: dict[str, Check] = {
             "name": _text(null=True, empty=True),
             "sha256": _text(null=True),
             "requests": _integer(0, null=True),
-        }
+        },
+        {"steps": _list_of(_text())},
     ),
 }
 

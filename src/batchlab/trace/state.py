@@ -30,6 +30,7 @@ class Known:
     """When the client comes, or comes again."""
     cancel_at: int | None = None
     deadline_at: int | None = None
+    group: str | None = None
     state: str = "pending"
     attempts: int = 0
     came: int = 0
@@ -150,6 +151,7 @@ def known_from(
         comes_at=obj["arrival"],
         cancel_at=obj.get("cancel_at"),
         deadline_at=None if deadline is None else obj["arrival"] + deadline,
+        group=obj.get("group"),
         output_times=[] if keep_times else None,
         gaps=gaps,
     )

@@ -1,0 +1,67 @@
+"""Least squares with coefficients that are not negative, and the errors on what was held out."""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+NAMES = ("per_iteration", "prefill_token", "decode_token", "context_token")
+"""Coefficients of the linear model. The features of a sample are 1, prefill tokens, decodes and context tokens, each
+summed over its steps."""
+HELD_OUT = 5
+"""Every so many samples one is held out."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Relative errors, in %: signed mean, mean of the absolute ones, their P50, P95 and largest."""
+
+    count: int
+    bias: float
+    mean: float
+    p50: float
+    p95: float
+    worst: float
+
+
+def fit(features: Floats, times: Floats, spread: Floats | None = None) -> Floats:
+    """The coefficients, none negative, with the least sum of squared errors, each over its expected `spread`.
+
+    Without `spread` the errors are relative ones. Exact: with so few coefficients every choice of those that stay 0 is
+    tried.
+    """
+    expected = times if spread is None else spread
+    weighted, target = features / expected[:, None], times / expected
+    count = features.shape[1]
+    best, least = np.zeros(count), float((target**2).sum())
+    for size in range(1, count + 1):
+        for kept in combinations(range(count), size):
+            part = weighted[:, kept]
+            scale = np.linalg.norm(part, axis=0)
+            if not scale.all():
+                continue
+            solution = np.linalg.lstsq(part / scale, target, rcond=None)[0] / scale
+            squares = float(((part @ solution - target) ** 2).sum())
+            if (solution >= 0).all() and squares < least:
+                least = squares
+                best = np.zeros(count)
+                best[list(kept)] = solution
+    return best
+
+
+def held_out(count: int) -> npt.NDArray[np.bool_]:
+    """Which samples are held out: every fifth, the same ones each time; none of fewer than 10."""
+    picked = np.zeros(count, bool)
+    if count >= 2 * HELD_OUT:
+        picked[HELD_OUT // 2 :: HELD_OUT] = True
+    return picked
+
+
+def errors(predicted: Floats, measured: Floats) -> Errors:
+    """How far predictions are off."""
+    off = 100 * (predicted / measured - 1)
+    size = np.abs(off)
+    p50, p95 = np.percentile(size, [50, 95])
+    return Errors(len(off), float(off.mean()), float(size.mean()), float(p50), float(p95), float(size.max()))

@@ -1,0 +1,154 @@
+"""batchlab published."""
+
+import json
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from batchlab.cli.progress import status
+from batchlab.cli.tables import console, plain_table, say
+from batchlab.published.record import Record
+from batchlab.published.records import RECORDS, find
+from batchlab.published.reproductions import reproduce as simulated
+from batchlab.published.result import Reproduction
+
+CONDITIONS = (
+    "system", "model", "precision", "hardware", "baseline", "metric", "denominator", "workload", "source",
+)  # fmt: skip
+FIT = "FIT"
+FITS = f"{FIT}: chosen after seeing the target, so what it gives is a fit and no prediction."
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--reproduce", is_flag=True, help="Simulate, and print simulated beside published. Without NAME: all of them."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+def published(name: str | None, reproduce: bool, as_json: bool) -> None:
+    """List published results of LLM serving, or show the one called NAME with all its conditions.
+
+    Exits with 1 if the result that --reproduce asks for cannot be reproduced; it says why.
+    """
+    records = list(RECORDS.values()) if name is None else [find(name)]
+    found: dict[str, Reproduction] = {}
+    if reproduce:
+        with status("simulating") as tell:
+            for record in records:
+                if record.reproduction is not None:
+                    tell(record.name)
+                    found[record.name] = simulated(record, tell)
+    if as_json:
+        entries = [_entry(record, found.get(record.name)) for record in records]
+        print(json.dumps({"published": entries} if name is None else entries[0], indent=1, ensure_ascii=False))
+    elif name is None and not reproduce:
+        _list(console(), records)
+    else:
+        for record in records:
+            _show(console(), record, found.get(record.name), reproduce)
+    if name is not None and reproduce and not found:
+        sys.exit(1)
+
+
+def _list(out: Console, records: list[Record]) -> None:
+    table = plain_table("name", "published", "model", "simulated")
+    for record in records:
+        table.add_row(record.name, escape(record.claim), escape(record.model), "yes" if record.reproduction else "no")
+    out.print(table)
+    say(out, "\nNone of these is a general factor: `batchlab published NAME` has the conditions.")
+
+
+def _show(out: Console, record: Record, found: Reproduction | None, wanted: bool) -> None:
+    out.print(f"[bold]{escape(record.name)}[/bold]")
+    say(out, record.claim)
+    out.print()
+    out.print(_conditions(record))
+    if found is not None:
+        _show_reproduction(out, found)
+    elif record.not_reproduced is not None:
+        out.print()
+        say(out, f"Not reproduced: {record.not_reproduced}.")
+    elif not wanted:
+        out.print()
+        say(out, f"Simulated by: batchlab published {record.name} --reproduce")
+    out.print()
+
+
+def _conditions(record: Record) -> Table:
+    table = plain_table("", "")
+    table.show_header = False
+    for value in record.values:
+        table.add_row("published", escape(f"{value.what}: {value.text}"))
+    for condition in CONDITIONS:
+        table.add_row(condition, escape(getattr(record, condition)))
+    table.add_row("does not show", escape(record.not_shown))
+    for supposition in record.supposed:
+        table.add_row("supposed", escape(f"by {supposition.who}: {supposition.what}"))
+    for note in record.notes:
+        table.add_row("note", escape(note))
+    return table
+
+
+def _show_reproduction(out: Console, found: Reproduction) -> None:
+    table = plain_table(
+        "simulated beside published",
+        "published",
+        "simulated",
+        "unit",
+        "error",
+        numeric=("published", "simulated", "error"),
+    )
+    for row in found.compared:
+        given = "-" if row.published is None else f"{row.published:,g}"
+        error = "-" if row.error is None else f"{100 * row.error:+.1f} %"
+        table.add_row(escape(row.what), given, number(row.simulated), row.unit, error)
+    _block(out, table)
+    table = plain_table("assumed")
+    for line in found.assumed:
+        table.add_row(escape(f"- {line}"))
+    _block(out, table)
+    table = plain_table("constant", "value", "origin", "")
+    for constant in found.constants:
+        table.add_row(
+            escape(constant.name), escape(constant.value), escape(constant.origin), FIT if constant.fit else ""
+        )
+    _block(out, table)
+    if any(constant.fit for constant in found.constants):
+        say(out, FITS)
+    out.print("\n[bold]sensitivity: simulated values when one thing is changed[/bold]", end="")
+    names = [row.what for row in found.compared]
+    table = plain_table("changed", *names, gap=1)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    table.add_row("as above", *(number(row.simulated) for row in found.compared))
+    for varied in found.sensitivity:
+        table.add_row(escape(varied.change), *map(number, varied.simulated))
+    _block(out, table)
+    out.print()
+    say(out, f"The simulation does not show: {found.not_shown}.")
+
+
+def _block(out: Console, table: Table) -> None:
+    out.print()
+    out.print(table)
+
+
+def number(value: float) -> str:
+    """Three or four digits that matter."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:,.{digits}f}"
+
+
+def _entry(record: Record, found: Reproduction | None) -> dict[str, Any]:
+    entry = record.model_dump()
+    entry["reproducible"] = entry.pop("reproduction") is not None
+    if found is not None:
+        entry["reproduction"] = asdict(found)
+        for row, written in zip(found.compared, entry["reproduction"]["compared"], strict=True):
+            written["error"] = row.error
+    return entry

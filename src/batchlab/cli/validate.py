@@ -1,0 +1,188 @@
+"""batchlab validate."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from batchlab import costs
+from batchlab.cli.progress import progress
+from batchlab.cli.run import cost_remarks, note, parse_setting
+from batchlab.cli.tables import console, plain_table, say, settings_line
+from batchlab.errors import InputError, nearest
+from batchlab.policies import settings_of
+from batchlab.policies.vllm import Vllm
+from batchlab.simulate import Run
+
+JUDGED = ("mean", "p99")
+BOUNDED = ("ttft", "tpot", "e2e")
+SECONDS = {"tpot": (1000, "ms"), "ttft": (1, "s"), "ttft_queued": (1, "s"), "e2e": (1, "s")}
+
+
+@click.command()
+@click.argument("run", type=click.Path())
+@click.option("--cost", required=True, type=click.Path(), metavar="FILE", help="TOML file with the [cost] section.")
+@click.option(
+    "--workload",
+    type=click.Path(),
+    metavar="FILE",
+    help="Planned arrivals instead of the measured ones: CSV with arrival_time_ns, input_toks and output_toks, or a "
+    "Mooncake trace (.jsonl), whose block hashes feed the prefix cache.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="An engine setting: --set num_gpu_blocks=9000"
+)
+@click.option(
+    "--within",
+    "bounds",
+    multiple=True,
+    metavar="[METRIC=]PERCENT",
+    help="Exit with 1 if mean or P99 of ttft, tpot or e2e misses by more: --within 3% --within ttft=5%",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def validate(
+    run: str, cost: str, workload: str | None, settings: tuple[str, ...], bounds: tuple[str, ...], as_json: bool
+) -> None:
+    """Replay a measured RUN of vLLM and print what is predicted beside what was measured.
+
+    RUN is a folder with requests.jsonl and meta.json, and timeseries.csv if there is one. The engine gets the settings
+    in meta.json. Measured arrivals are the load, unless --workload has others.
+    """
+    from batchlab.validate.compare import amplification, compared  # numpy takes time to import
+    from batchlab.validate.recorded import recorded
+    from batchlab.validate.replay import prepare, replay
+
+    allowed, changed = parse_bounds(bounds), engine_settings(settings)
+    measured = recorded(Path(run), None if workload is None else Path(workload))
+    prepared = prepare(measured, costs.load(Path(cost)), changed)
+    with progress(prepared) as observers:
+        found = replay(prepared, observers, measured.ranks)
+    remarks = cost_remarks(prepared)
+    document: dict[str, Any] = {
+        "run": run,
+        "requests": len(measured.requests),
+        "vllm_version": measured.version,
+        "rules": prepared.policy.rules,
+        "engine": prepared.settings | {name: getattr(prepared.limits, name) for name in ("max_num_seqs",)},
+        "cost": prepared.cost.describe(),
+        **compared(measured, found),
+        "steps": found.steps,
+        "preemptions": found.preemptions,
+        "cached_tokens": found.cached_tokens,
+        "amplification_pct_per_pct": amplification(prepared, measured),
+        "notes": [*measured.notes, *_version_note(measured.version, prepared), *remarks],
+    }
+    missed = judge(document, allowed)
+    if bounds:
+        document["missed"] = missed
+    if as_json:
+        print(json.dumps(document, indent=1, ensure_ascii=False))
+    else:
+        _print(document, prepared)
+    for line in document["notes"]:
+        note(line)
+    for line in missed:
+        note(line)
+    if missed:
+        sys.exit(1)
+
+
+def engine_settings(given: tuple[str, ...]) -> dict[str, Any]:
+    """The [engine] settings of --set options, with or without the section's name. Raises InputError."""
+    settings = {key.removeprefix("engine."): value for key, value in map(parse_setting, given)}
+    known = settings_of(Vllm)
+    for key in settings:
+        if key not in known:
+            raise InputError("--set", key, None, f"no setting of policy vllm{nearest(key, known)}")
+    return settings
+
+
+def parse_bounds(given: tuple[str, ...]) -> dict[str, float]:
+    """Metric -> the error in percent that is allowed. Raises InputError."""
+    allowed: dict[str, float] = {}
+    for text in sorted(given, key=lambda bound: "=" in bound):  # what is said of one metric counts
+        match = re.fullmatch(r"(?:([a-z0-9]+)=)?([0-9]+(?:\.[0-9]+)?) ?%", text)
+        if match is None or (match[1] and match[1] not in BOUNDED):
+            raise InputError("--within", None, text, f"must be as 3% or ttft=5%; metrics: {', '.join(BOUNDED)}")
+        for name in [match[1]] if match[1] else BOUNDED:
+            allowed[name] = float(match[2])
+    return allowed
+
+
+def judge(document: dict[str, Any], allowed: dict[str, float]) -> list[str]:
+    """A line for each figure that misses by more than is allowed."""
+    missed = []
+    for name, most in allowed.items():
+        for figure in JUDGED:
+            cell = document["latency_s"].get(name, {}).get(figure)
+            if cell is not None and (cell["error_pct"] is None or abs(cell["error_pct"]) > most):
+                shown = "no measured value" if cell["error_pct"] is None else f"{cell['error_pct']:+.2f} %"
+                missed.append(f"{name} {figure}: {shown}, allowed {most:g} %")
+    return missed
+
+
+def _version_note(version: str, run: Run) -> list[str]:
+    rules = str(getattr(run.policy, "rules", ""))
+    return [] if version in rules else [f"the run is of vLLM {version}, the rules are of {rules}"]
+
+
+def _print(document: dict[str, Any], run: Run) -> None:
+    from batchlab.validate.compare import FIGURES, METRICS
+
+    out = console()
+    say(out, f"{document['run']}: {document['requests']:,} requests of vLLM {document['vllm_version']}")
+    say(out, settings_line(run))
+    out.print()
+    heads = [figure.upper() if figure != "mean" else figure for figure in FIGURES]
+    shown = plain_table("", "", *heads, numeric=tuple(heads))
+    for name, cells in document["latency_s"].items():
+        scale, unit = SECONDS[name]
+        shown.add_row(METRICS[name], f"measured {unit}", *(f"{scale * cells[f]['measured']:,.3f}" for f in FIGURES))
+        shown.add_row("", f"predicted {unit}", *(f"{scale * cells[f]['predicted']:,.3f}" for f in FIGURES))
+        shown.add_row("", "error %", *(_signed(cells[f]["error_pct"]) for f in FIGURES))
+    out.print(shown)
+    out.print()
+    out.print(_throughput(document))
+    out.print()
+    if document["over_time"]:
+        out.print(_over_time(document["over_time"]))
+        out.print()
+    moved = document["amplification_pct_per_pct"]
+    parts = [
+        f"{METRICS[name]} {of['mean']:+.1f} % (P99 {of['p99']:+.1f} %)" for name, of in moved.items() if "p99" in of
+    ]
+    say(out, f"1 % more step time moves the means: {', '.join(parts)}")
+    say(
+        out,
+        f"{document['steps']:,} steps, {document['preemptions']:,} preemptions, "
+        f"{document['cached_tokens']:,} tokens from the prefix cache",
+    )
+
+
+def _throughput(document: dict[str, Any]) -> Table:
+    heads = ("measured", "predicted", "error %")
+    shown = plain_table("throughput", *heads, numeric=heads)
+    for name, cell in document["throughput"].items():
+        shown.add_row(
+            name.replace("_per_", "/").replace("_", " "),
+            f"{cell['measured']:,.3f}",
+            f"{cell['predicted']:,.3f}",
+            _signed(cell["error_pct"]),
+        )
+    return shown
+
+
+def _over_time(table: dict[str, dict[str, float]]) -> Table:
+    heads = ("measured mean", "predicted mean", "mean absolute error")
+    shown = plain_table("over time", *heads, numeric=heads)
+    for name, of in table.items():
+        shown.add_row(name.replace("_pct", " %").replace("_", " "), *(f"{value:,.2f}" for value in of.values()))
+    return shown
+
+
+def _signed(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"

@@ -1,0 +1,124 @@
+"""What a workload is like: figures of its arrivals, lengths and shared prompts."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from batchlab.clients.columns import Columns, Integers
+from batchlab.clients.request import Request
+from batchlab.clients.rows import HASH_TOKENS
+from batchlab.units import NS_IN_S
+
+PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99)
+NS_IN_MINUTE = 60 * NS_IN_S
+
+
+def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
+    """Figures as JSON can hold them; None where there is none. Percentiles by numpy's linear interpolation.
+
+    Rates are requests per second where the clock counts ns, else per unit of the clock. The mean rate is
+    (n - 1) / span: the gaps over the time that they fill. `cv_of_gaps`: standard deviation (population) over mean of
+    the gaps between arrivals, 1 for a Poisson process; `burstiness` is 1 / cv^2, the shape of a gamma process with
+    that variation.
+    """
+    arrival = np.sort(columns.arrival)
+    span = int(arrival[-1] - arrival[0])
+    per_second = NS_IN_S if clock_unit == "ns" else 1
+    gaps = np.diff(arrival)
+    cv = float(gaps.std() / gaps.mean()) if len(gaps) and span else None
+    found: dict[str, Any] = {
+        "requests": len(columns),
+        "unit": clock_unit,
+        "span": span,
+        "request_rate": (len(columns) - 1) / span * per_second if span else None,
+        "peak_per_minute": _peak_per_minute(arrival) if clock_unit == "ns" else None,
+        "cv_of_gaps": cv,
+        "burstiness": 1 / cv**2 if cv else None,
+        "prompt": _lengths(columns.prompt),
+        "output": _lengths(columns.output),
+        "prompt_to_output": float(columns.prompt.sum() / columns.output.sum()),
+        "shared": _shared(columns),
+        "classes": _classes(columns),
+    }
+    if columns.origin is not None:
+        found["source"] = {
+            "file": columns.origin.file,
+            "format": columns.origin.format,
+            "sha256": columns.origin.sha256,
+        }
+        found["steps"] = list(columns.origin.steps)
+        found["max_tokens_rule"] = columns.origin.rule
+    return found
+
+
+def columns_of(requests: Sequence[Request]) -> Columns:
+    """Requests as columns; those that are written out say nothing here of what they share."""
+    if isinstance(requests, Columns):
+        return requests
+    arrival, prompt, output = (
+        np.array([getattr(request, name) for request in requests], np.int64) for name in ("arrival", "prompt", "output")
+    )
+    return Columns(arrival, prompt, output)
+
+
+def _lengths(values: Integers) -> dict[str, Any]:
+    figures: dict[str, Any] = {"total": int(values.sum()), "mean": float(values.mean()), "min": int(values.min())}
+    for percent, value in zip(PERCENTILES, np.percentile(values, PERCENTILES), strict=True):
+        figures[f"p{percent}"] = float(value)
+    return {**figures, "max": int(values.max())}
+
+
+def _peak_per_minute(arrival: Integers) -> int:
+    """Most arrivals within a minute, wherever it begins."""
+    ends = np.searchsorted(arrival, arrival + NS_IN_MINUTE, side="left")
+    return int((ends - np.arange(len(arrival))).max())
+
+
+def _shared(columns: Columns) -> dict[str, Any] | None:
+    """Prompt tokens that an earlier request had already, as an unbounded prefix cache would find; None if unknown."""
+    if columns.hashes is not None:
+        return _shared_hashes(*columns.hashes, columns.prompt)
+    if columns.sessions is None:
+        generated = columns.origin is not None and columns.origin.file is None
+        return _share(0, int(columns.prompt.sum()), None) if generated else None
+    sessions = columns.sessions
+    first = np.zeros(len(columns), bool)  # of its class, which then brings the prefix itself
+    first[np.unique(sessions.kind, return_index=True)[1]] = True
+    repeated = np.where(sessions.previous >= 0, columns.prompt - sessions.new, np.where(first, 0, sessions.prefix))
+    return _share(int(repeated.sum()), int(columns.prompt.sum()), int((sessions.previous < 0).sum()))
+
+
+def _shared_hashes(offsets: Integers, values: Integers, prompt: Integers) -> dict[str, Any]:
+    """Blocks count while all before them in the prompt were there too."""
+    counts = np.diff(offsets)
+    _, first = np.unique(values, return_index=True)
+    is_new = np.zeros(len(values), bool)
+    is_new[first] = True
+    owner = np.repeat(np.arange(len(counts)), counts)
+    news = np.cumsum(is_new)
+    before = np.concatenate(([0], news))[offsets[:-1]]
+    repeated = news - before[owner] == 0
+    tokens = np.full(len(values), HASH_TOKENS, np.int64)
+    tokens[offsets[1:] - 1] = prompt - HASH_TOKENS * (counts - 1)
+    return _share(int(tokens[repeated].sum()), int(prompt.sum()), None)
+
+
+def _share(tokens: int, total: int, sessions: int | None) -> dict[str, Any]:
+    return {"tokens": tokens, "share": tokens / total, "sessions": sessions}
+
+
+def _classes(columns: Columns) -> list[dict[str, Any]] | None:
+    if columns.groups is None:
+        return None
+    names, groups = columns.groups
+    found = []
+    for index, name in enumerate(names):
+        chosen = groups == index
+        count = int(chosen.sum())
+        means = {
+            key: float(values[chosen].mean()) if count else None
+            for key, values in (("prompt_mean", columns.prompt), ("output_mean", columns.output))
+        }
+        found.append({"name": name, "requests": count, "share": count / len(columns), **means})
+    return found

@@ -1,0 +1,38 @@
+"""What a file's rows hold, and where."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a file's rows hold, and where.
+
+    names: the file's own name for each of our fields; without "arrival" all come at 0. unit: of arrivals; "stamp" for
+    absolute times. kind: "column" or "key". sort: whether rows may come in any order. limit: only so many rows are
+    read. round_times: whether times finer than a nanosecond are rounded, half to even, instead of refused. drop_empty:
+    whether rows with a length of 0 are left out instead of refused.
+    """
+
+    names: Mapping[str, str]
+    unit: str
+    kind: str = "column"
+    sort: bool = False
+    limit: int | None = None
+    round_times: bool = False
+    drop_empty: bool = False
+
+    @property
+    def from_zero(self) -> bool:
+        """Whether arrivals count from the first one: real times do, the units of an abstract clock do not."""
+        return self.unit != "unit"
+
+    @property
+    def timed(self) -> bool:
+        """Whether rows have arrivals."""
+        return "arrival" in self.names
+
+    @property
+    def least(self) -> int:
+        """The least length that is let through; one of 0 then drops its row."""
+        return 0 if self.drop_empty else 1

@@ -1,0 +1,1 @@
+"""A measured run replayed: what the simulation predicts beside what was measured."""

@@ -1,0 +1,154 @@
+"""A recorded run on the simulated engine: the times of its requests, and its state over time."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from batchlab import scenario
+from batchlab.clients.columns import Columns
+from batchlab.clients.request import Request
+from batchlab.core.work import Work
+from batchlab.costs.base import CostModel, whole
+from batchlab.errors import InputError
+from batchlab.events import Event, Iteration, Observer
+from batchlab.metrics.fold import Summary
+from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
+from batchlab.validate.recorded import Recorded
+
+
+class Scaled:
+    """Another cost model whose steps take `factor` times as long."""
+
+    def __init__(self, cost: CostModel, factor: float) -> None:
+        self._cost = cost
+        self._factor = factor
+        self.unit = cost.unit
+        self.idle = cost.idle
+        self.details = cost.details
+
+    def duration(self, work: Work) -> int:
+        """The other's, scaled."""
+        return whole(self._cost.duration(work) * self._factor)
+
+    def describe(self) -> dict[str, Any]:
+        """The other's, and the factor."""
+        return {**self._cost.describe(), "factor": self._factor}
+
+
+class State(NamedTuple):
+    """An engine at a moment: requests running and waiting, share of KV blocks in use."""
+
+    time: float
+    running: int
+    waiting: int
+    kv_used: float | None
+
+
+@dataclass
+class Replay:
+    """What the simulation says, times in s from the first arrival on, by position of the request."""
+
+    sent: list[float] = field(default_factory=list)
+    queued: list[float] = field(default_factory=list)
+    first: list[float] = field(default_factory=list)
+    last: list[float] = field(default_factory=list)
+    steps: int = 0
+    preemptions: int = 0
+    cached_tokens: int = 0
+    states: list[list[State]] = field(default_factory=list)
+    """Of each rank, after each step."""
+
+    def state_at(self, time: float) -> State:
+        """After the last step of each rank that had ended by then: sums over the ranks, of the KV share the mean."""
+        last = []
+        for states in self.states:
+            place = bisect_right(states, time, key=lambda state: state.time) - 1
+            last.append(states[place] if place >= 0 else State(0.0, 0, 0, 0.0))
+        used = [state.kv_used for state in last if state.kv_used is not None]
+        return State(
+            time,
+            sum(state.running for state in last),
+            sum(state.waiting for state in last),
+            sum(used) / len(used) if used else None,
+        )
+
+
+def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
+    """The run, ready to simulate. settings: of [engine], instead of the recorded ones. Raises InputError."""
+    if cost.unit != "ns":
+        raise InputError(None, "cost.unit", cost.unit, "must be 'ns' to be compared with measured times")
+    document = {
+        "engine": {"policy": "vllm", **run.engine, **settings},
+        "cost": {},
+        "workload": {"requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}]},
+    }
+    (one,) = scenario.build(document, run.folder.name, cost=cost).runs
+    source = {"name": "requests.jsonl", "sha256": None, "requests": len(run.requests)}
+    return replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
+
+
+def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1) -> Replay:
+    """Simulate it. Raises InputError where a request is refused: a measured one was served.
+
+    ranks: engines under data parallelism. Requests go to them in turn, as vLLM's balancing does as long as they are
+    equally busy, and each is simulated alone: that they wait for each other in every step is not modelled.
+    """
+    found = Replay()
+    times: dict[int, tuple[float, float, float]] = {}
+    for rank in range(ranks):
+        positions = range(rank, len(run.requests), ranks)
+        part = run if ranks == 1 else replace(run, requests=_picked(run.requests, positions))
+        _replay_rank(part, observers, positions, found, times)
+    for position, request in enumerate(run.requests):
+        queued, first, last = times[position]
+        found.sent.append(request.arrival / NS_IN_S)
+        found.queued.append(queued)
+        found.first.append(first)
+        found.last.append(last)
+    return found
+
+
+def _picked(requests: Sequence[Request], positions: Sequence[int]) -> Sequence[Request]:
+    """Some of the requests, with their block hashes where they have such."""
+    if isinstance(requests, Columns):
+        return requests.take(np.array(positions, np.int64))
+    return [requests[position] for position in positions]
+
+
+def _replay_rank(
+    run: Run,
+    observers: Iterable[Observer],
+    positions: Sequence[int],
+    found: Replay,
+    times: dict[int, tuple[float, float, float]],
+) -> None:
+    summary = Summary()
+    queued: dict[str, int] = {}
+    states: list[State] = []
+    blocks = run.limits.num_gpu_blocks
+
+    def watch(event: Event) -> None:
+        if not isinstance(event, Iteration):
+            return
+        for id in event.arrived:
+            queued[id] = event.start
+        found.steps += bool(event.scheduled)
+        used = None if event.kv is None or blocks is None else 1 - event.kv["free_after"] / blocks
+        running = event.active if isinstance(event.active, int) else len(event.active)
+        states.append(State(event.end / NS_IN_S, running, event.queue_length, used))
+
+    simulate(run, [summary, watch, *observers])
+    by_id, totals = summary.by_id, summary.totals()
+    for position, request in zip(positions, run.requests, strict=True):
+        result = by_id[request.id]
+        if result.first_time is None or result.completed_time is None:
+            reason = result.reason or result.result
+            raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
+        times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
+    found.states.append(states)
+    found.preemptions += totals["preemptions"]
+    found.cached_tokens += totals["cached_tokens"]

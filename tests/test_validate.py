@@ -1,0 +1,369 @@
+"""`validate` and `calibrate`: against runs whose true cost is known, since it made them, and against real ones."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import profiles
+import pytest
+from click.testing import CliRunner
+
+from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
+from batchlab.cli.main import cli
+from batchlab.cli.validate import parse_bounds
+from batchlab.costs.roofline import Roofline
+from batchlab.costs.table import Table
+from batchlab.errors import InputError
+from batchlab.policies.vllm import Vllm
+from batchlab.validate.compare import amplification, compared
+from batchlab.validate.recorded import recorded
+from batchlab.validate.replay import Replay, prepare, replay
+
+MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
+TRUE = {"per_iteration": 9e6, "prefill_token": 40_000.0, "decode_token": 60_000.0, "context_token": 30.0}
+COST = {"model": "linear", "unit": "ns", **TRUE}
+EPOCH, CLOCK = 1_700_000_000.0, 5_000.0  # two clocks, as in a real run
+
+
+class _Queued:
+    """When the engine took each request in."""
+
+    def __init__(self) -> None:
+        self.at: dict[str, int] = {}
+
+    def __call__(self, event: Any) -> None:
+        for id in getattr(event, "arrived", ()):
+            self.at[id] = event.start
+
+
+def make_run(folder: Path, seed: int, count: int = 120, blocks: int | None = 900) -> Path:
+    """A run as if it had been measured on an engine with COST."""
+    chosen = random.Random(seed)
+    requests, now = [], 0
+    for position in range(count):
+        length = chosen.choice((40, 200, 700, 1500)) + chosen.randint(0, 100)
+        output = chosen.randint(1, 160)
+        requests.append(Request(f"r{position}", now, length, output, output))
+        now += int(chosen.expovariate(1 / 60e6))
+    limits = Limits(32, 1024, num_gpu_blocks=None if blocks is None else blocks - 1, enable_prefix_caching=bool(blocks))
+    run = Run(Vllm(async_scheduling=True), limits, costs.build(COST), requests, engine="vllm")
+    summary, queued = Summary(), _Queued()
+    simulate(run, [summary, queued])
+    folder.mkdir(parents=True)
+    rows = []
+    for request in requests:
+        result = summary.by_id[request.id]
+        times = [queued.at[request.id], result.first_time, result.completed_time]
+        stamps = [CLOCK + time / 1e9 for time in times if time is not None]
+        row = {"request_id": request.id, "input_toks": request.prompt, "output_toks": request.output}
+        row |= {"arrival_time": EPOCH + request.arrival / 1e9}
+        rows.append(row | dict(zip(("queued_ts", "first_token_ts", "last_token_ts"), stamps, strict=True)))
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    meta: dict[str, Any] = {
+        "vllm_version": "0.32.0",
+        "engine_kwargs": {"max_num_seqs": 32, "max_num_batched_tokens": 1024, "max_model_len": None},
+    }
+    if blocks is not None:
+        meta["kv_cache"] = {"num_gpu_blocks": blocks, "block_size": 16, "enable_prefix_caching": True}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def cost_file(folder: Path, **changed: object) -> Path:
+    path = folder.parent / "cost.toml"
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {**COST, **changed}.items()]
+    path.write_text("\n".join(["[cost]", *lines]))
+    return path
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(cli, [*map(str, arguments)], catch_exceptions=True)
+
+
+# Validate
+
+
+def test_kv_blocks_may_come_from_a_cost_that_knows_the_gpu(tmp_path: Path) -> None:
+    run = recorded(make_run(tmp_path / "run", 1, blocks=None))
+    cost = costs.build({"model": "roofline", "gpu": "h100-sxm", "llm": "llama-3.1-8b"})
+    assert isinstance(cost, Roofline)
+    blocks = cost.kv_blocks(0.5, 16, 1024)
+    assert prepare(run, cost, {}).limits.num_gpu_blocks is None
+    # one is vLLM's null block
+    assert prepare(run, cost, {"gpu_memory_utilization": 0.5}).limits.num_gpu_blocks == blocks - 1
+    with pytest.raises(InputError, match=r"gpu_memory_utilization: 0\.5: needs a cost model that knows GPU"):
+        prepare(run, costs.build(COST), {"gpu_memory_utilization": 0.5})
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_cost_that_made_a_run_predicts_it(tmp_path: Path, seed: int) -> None:
+    """Time stamps in s lose nanoseconds, and an arrival that falls on a step's end by them may wait a step longer."""
+    run = recorded(make_run(tmp_path / "run", seed, blocks=900 if seed % 2 else None))
+    found = replay(prepare(run, costs.build(COST), {}))
+    assert seed % 2 == 0 or found.preemptions > 0
+    errors = compared(run, found)["latency_s"]
+    for cells in errors.values():
+        assert all(abs(cell["error_pct"]) < 0.2 for cell in cells.values())
+
+
+def test_a_cost_that_is_off_is_off_by_its_error_or_more(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 7)
+    run = recorded(folder)
+    slow = costs.build({**COST, **{name: 1.1 * value for name, value in TRUE.items()}})
+    prepared = prepare(run, slow, {})
+    cells = compared(run, replay(prepared))["latency_s"]
+    assert 8 < cells["tpot"]["mean"]["error_pct"] < 13
+    assert cells["ttft"]["mean"]["error_pct"] > 10  # a queue makes more of it
+    moved = amplification(prepared, run)
+    assert 0.8 < moved["tpot"]["mean"] < 1.3 and moved["ttft"]["mean"] > 1
+
+
+def test_within_decides_the_exit_code(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 7)
+    exact = cost_file(folder)
+    good = invoke("validate", folder, "--cost", exact, "--within", "1%", "--json")
+    assert good.exit_code == 0
+    document = json.loads(good.stdout)
+    assert document["missed"] == [] and document["vllm_version"] == "0.32.0" and document["steps"] > 100
+    assert document["latency_s"]["e2e"]["p99"]["measured"] > 0
+    off = cost_file(folder, per_iteration=9.9e6)
+    assert invoke("validate", folder, "--cost", off).exit_code == 0
+    bad = invoke("validate", folder, "--cost", off, "--within", "50%", "--within", "tpot=2%")
+    assert bad.exit_code == 1
+    assert "tpot mean: +" in bad.stderr and "allowed 2 %" in bad.stderr and "e2e" not in bad.stderr
+    assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "e2e": 3}
+
+
+def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) -> None:
+    """Two engines with every request twice at a time do what one does with each of them."""
+    folder = make_run(tmp_path / "run", 6, count=40)
+    lines = (folder / "requests.jsonl").read_text().splitlines()
+    twins = [json.loads(line) for line in lines for _ in range(2)]
+    for place, row in enumerate(twins):
+        row["request_id"] = f"r{place}"
+    (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, twins)))
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["engine_kwargs"]["data_parallel_size"] = 2
+    (folder / "meta.json").write_text(json.dumps(meta))
+    run = recorded(folder)
+    found = replay(prepare(run, costs.build(COST), {}), ranks=run.ranks)
+    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-1]
+    assert found.last[::2] == found.last[1::2] and len(found.states) == 2
+    assert all(abs(cell["error_pct"]) < 0.2 for cell in compared(run, found)["latency_s"]["e2e"].values())
+    middle = run.last[len(run.last) // 2]
+    assert found.state_at(middle).running == 2 * Replay(states=found.states[:1]).state_at(middle).running > 0
+    refused = invoke("calibrate", folder, "-o", tmp_path / "cost.toml")
+    assert "data_parallel_size: 2: must be 1" in str(refused.exception)
+
+
+def test_planned_arrivals_come_instead_of_the_measured_ones(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 9, count=20)
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    profiles.write(
+        tmp_path / "load.csv",
+        "arrival_time_ns,input_toks,output_toks",
+        [(7_000 + 10**8 * place, row["input_toks"], row["output_toks"]) for place, row in enumerate(rows)],
+    )
+    run = recorded(folder, tmp_path / "load.csv")
+    assert run.requests.arrival.tolist() == [10**8 * place for place in range(20)]
+    assert run.sent == recorded(folder).sent  # what was measured stays
+    assert replay(prepare(run, costs.build(COST), {})).sent == pytest.approx([0.1 * place for place in range(20)])
+    profiles.write(tmp_path / "load.csv", "arrival_time_ns,input_toks,output_toks", [(0, 5, 5)] * 20)
+    with pytest.raises(InputError, match=r"load\.csv: request 0, prompt: 5: the measured run has"):
+        recorded(folder, tmp_path / "load.csv")
+
+
+def test_the_state_over_time_is_compared(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 3, blocks=900)
+    found = replay(prepare(recorded(folder), costs.build(COST), {}))
+    rows = []
+    for second in range(1, 8):
+        _, running, waiting, used = found.state_at(float(second))
+        assert used is not None and 0 <= used <= 1
+        rows.append((second, running + 2, waiting, round(100 * used, 6)))
+    profiles.write(folder / "timeseries.csv", "t,running,waiting,kv_cache_pct", rows)
+    over_time = compared(recorded(folder), found)["over_time"]
+    assert over_time["running"]["mean_absolute_error"] == 2
+    assert over_time["waiting"]["mean_absolute_error"] == 0
+    assert over_time["kv_cache_pct"]["mean_absolute_error"] == pytest.approx(0, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"output_toks": 0}, "line 2, key 'output_toks': 0: must be an integer from 1 to 2^40"),
+        ({"input_toks": 5.0}, "line 2, key 'input_toks': 5.0: must be an integer"),
+        ({"input_toks": 2**63}, "line 2, key 'input_toks': 9223372036854775808: must be an integer"),
+        ({"queued_ts": -1.0}, "line 2, key 'queued_ts': -1.0: must be a time stamp in s"),
+        ({"queued_ts": 1e9}, "line 2: queued_ts, first_token_ts and last_token_ts must not fall"),
+        ({"queued_ts": float("nan")}, "line 2: '{"),
+        ({"request_id": "r0"}, "line 2: 'r0': must be unique; line 1 has it too"),
+        ({"arrival_time": None}, "line 2, key 'arrival_time': must be a time stamp in s"),
+    ],
+)
+def test_a_bad_record_is_told_by_line(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    folder = make_run(tmp_path / "run", 1, count=5)
+    path = folder / "requests.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), **change})
+    path.write_text("\n".join(lines))
+    ended = invoke("validate", folder, "--cost", cost_file(folder))
+    assert isinstance(ended.exception, InputError)
+    assert str(ended.exception).startswith(f"{path}: {message}")
+
+
+def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 1, count=5)
+    meta = folder / "meta.json"
+    for text, message in (
+        ("{}", "engine_kwargs.max_num_seqs: is missing"),
+        ("[]", "must be a JSON object"),
+        ("{", "not valid JSON"),
+        ('{"engine_kwargs": 3}', "engine_kwargs: 3: must be a JSON object"),
+    ):
+        meta.write_text(text)
+        with pytest.raises(InputError, match=message):
+            recorded(folder)
+    refused = invoke("validate", folder, "--cost", cost_file(folder), "--set", "max_num_seq=3")
+    expected = "--set: max_num_seq: no setting of policy vllm (did you mean 'max_num_seqs'?)"
+    assert str(refused.exception) == expected
+    meta.unlink()
+    with pytest.raises(InputError, match=r"meta\.json: cannot be read"):
+        recorded(folder)
+    (tmp_path / "unit.toml").write_text('[cost]\nmodel = "unit"')
+    with pytest.raises(InputError, match="must be 'ns'"):
+        prepare(recorded(make_run(tmp_path / "other", 1, count=5)), costs.load(tmp_path / "unit.toml"), {})
+
+
+def test_a_request_gets_its_token_two_updates_after_it_was_scheduled() -> None:
+    """Asynchronous scheduling, steps of 10: B comes during step 1, is scheduled when that ends, and step 3 computes it,
+    since the GPU then still has step 2 to do."""
+    requests = [Request("A", 0, 1, 10, 10), Request("B", 5, 1, 2, 2)]
+    cost = costs.build({"model": "linear", "unit": "ns", "per_iteration": 10})
+    summary, queued = Summary(), _Queued()
+    simulate(Run(Vllm(async_scheduling=True), Limits(4, 64), cost, requests), [summary, queued])
+    assert queued.at == {"A": 0, "B": 10}
+    assert summary.by_id["A"].output_times == list(range(10, 110, 10))
+    assert summary.by_id["B"].output_times == [30, 40]
+
+
+# Calibrate
+
+
+def test_the_coefficients_that_made_measured_steps_are_found(tmp_path: Path) -> None:
+    chosen = random.Random(2)
+    rows = []
+    for _ in range(60):
+        q, n = chosen.choice((0, 100, 900)), chosen.choice((1, 8, 60))
+        k, c = (chosen.randint(0, 500) if q else 0), chosen.randint(10, 3000)
+        us = 9000 + 40 * q + 60 * n + 0.03 * (q + k + n * c)
+        rows.append((q, k, n, c, us))
+    profiles.write(tmp_path / "steps.csv", "prefill_tokens,prefill_context,decodes,decode_context,time_us", rows)
+    ended = invoke("calibrate", tmp_path / "steps.csv", "-o", tmp_path / "cost.toml", "--json")
+    assert ended.exit_code == 0, ended.output
+    document = json.loads(ended.stdout)
+    assert {name: document["cost"][name] for name in TRUE} == pytest.approx(TRUE)
+    assert document["held_out_errors_pct"]["step"]["count"] == 12
+    assert document["held_out_errors_pct"]["step"]["worst"] < 1e-6
+    found = costs.load(tmp_path / "cost.toml")
+    assert {name: found.describe()[name] for name in TRUE} == pytest.approx(TRUE, rel=1e-5)
+    assert found.ranges["decodes"] == (1, 60)  # type: ignore[attr-defined]
+
+
+def test_steps_that_are_not_linear_show_an_error_on_what_was_held_out(tmp_path: Path) -> None:
+    rows = [(q, 1000 + q * q) for q in range(10, 2000, 20)]
+    profiles.write(tmp_path / "steps.csv", "prefill_tokens,time_us", rows)
+    ended = invoke("calibrate", tmp_path / "steps.csv", "-o", tmp_path / "cost.toml", "--json")
+    document = json.loads(ended.stdout)
+    assert document["held_out_errors_pct"]["step"]["mean"] > 5
+    assert all(document["cost"][name] >= 0 for name in TRUE)
+
+
+def test_a_table_is_the_steps_themselves(tmp_path: Path) -> None:
+    rows = [(q, n, 1000 + 2 * q + (50 if n == 4 else 10 * n)) for q in (0, 8, 16) for n in (1, 2, 4)]
+    (tmp_path / "in").mkdir()
+    profiles.write(tmp_path / "in" / "steps.csv", "prefill_tokens,decodes,time_us", rows)
+    ended = invoke("calibrate", tmp_path / "in" / "steps.csv", "-o", tmp_path / "c.toml", "--model", "table", "--json")
+    found = json.loads(ended.stdout)["held_out_errors_pct"]
+    assert found["between prefill_tokens"]["worst"] == pytest.approx(0, abs=1e-9)
+    off = 10 + 40 / 3 - 20  # two decodes, from those of one and four
+    assert found["between decodes"]["worst"] == pytest.approx(100 * off / 1020)
+    assert isinstance(costs.load(tmp_path / "c.toml"), Table)
+    refused = invoke("calibrate", tmp_path, "-o", tmp_path / "d.toml", "--model", "table")
+    assert "takes a CSV file" in str(refused.exception)
+
+
+def test_a_trace_in_ns_is_fitted(tmp_path: Path) -> None:
+    chosen = random.Random(4)
+    requests = [Request(f"r{i}", i * 10**7, chosen.randint(1, 900), 40, 40) for i in range(30)]
+    path = tmp_path / "trace.jsonl"
+    with path.open("w") as file:
+        summary = Summary()
+        run = Run(Vllm(), Limits(16, 512, num_gpu_blocks=400), costs.build(COST), requests, engine="vllm")
+        simulate(run, [summary, TraceWriter(file, summary)])
+    assert summary.preemptions > 0
+    ended = invoke("calibrate", path, "-o", tmp_path / "cost.toml", "--json")
+    assert {name: json.loads(ended.stdout)["cost"][name] for name in TRUE} == pytest.approx(TRUE, rel=1e-6)
+
+
+def test_the_coefficients_behind_served_requests_are_found(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 5, count=200, blocks=None)
+    ended = invoke("calibrate", folder, "-o", tmp_path / "cost.toml", "--json")
+    document = json.loads(ended.stdout)
+    assert document["notes"] == [
+        "the number of KV blocks is not recorded: KV memory is modelled only with --set num_gpu_blocks=N, or "
+        "gpu_memory_utilization where the cost knows the GPU"
+    ]
+    found = np.array([document["cost"][name] for name in TRUE])
+    typical = np.array([(1, 0, 8, 4000), (1, 0, 30, 25_000), (1, 700, 10, 7000)])
+    assert typical @ found == pytest.approx(typical @ np.array(list(TRUE.values())), rel=0.02)
+    errors = document["held_out_errors_pct"]
+    assert errors["e2e"]["count"] == 40 and errors["e2e"]["mean"] < 2 and errors["tpot"]["mean"] < 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("s.csv", "prefill_tokens,time_us\n5,nan\n", "line 2, time_us: 'nan': must be a number from 0 to 2^40"),
+        ("s.csv", "prefill_tokens,time_us\n5,1\n", "1 steps are too few to fit: at least 5 are needed"),
+        ("s.csv", "prefill_tokens,time_us\n0,1\n", "line 2: neither prefill_tokens nor decodes: the step is empty"),
+        ("s.csv", "prefill_tokens\n5\n", "line 1: has no column 'time_us'"),
+        ("s.jsonl", '{"clock": {"unit": "iteration"}}\n', "line 1, clock.unit: 'iteration': must be 'ns'"),
+        ("s.jsonl", '{"clock": {"unit": "ns"}, "steps_in_flight": 2}\n', "line 1, steps_in_flight: 2: must be 1"),
+        ("s.jsonl", '{"clock": {"unit": "ns"}}\n{"type": "iteration"}\n', "line 2: not an iteration of a trace"),
+    ],
+)
+def test_bad_steps_are_told_and_nothing_is_written(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    ended = invoke("calibrate", tmp_path / name, "-o", tmp_path / "cost.toml")
+    assert isinstance(ended.exception, InputError)
+    assert str(ended.exception).startswith(f"{tmp_path / name}: {message}")
+    assert not (tmp_path / "cost.toml").exists()
+
+
+def test_calibrate_does_not_overwrite_its_data(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("prefill_tokens,time_us\n5,1\n")
+    ended = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "s.csv")
+    assert isinstance(ended.exception, InputError) and "would overwrite the data" in str(ended.exception)
+
+
+# Real runs
+
+
+@pytest.mark.skipif(not MEASURED.is_dir(), reason="the measurements are not here")
+@pytest.mark.parametrize(
+    ("gpu", "sms", "unequal", "bound"),
+    [("rtx4090", 128, False, 2.0), ("rtxpro6000", 188, True, 2.0)],
+)
+def test_measured_runs_are_predicted_from_profiles(gpu: str, sms: int, unequal: bool, bound: float) -> None:
+    run = recorded(MEASURED / f"vllm-0.19-{gpu}-llama-3.1-8b")
+    profile = str(MEASURED / "op-profiles" / f"{gpu}-llama-3.1-8b-bf16-tp1")
+    section = {"model": "operators", "profile": profile, "layers": 32}
+    cost = costs.build(section | {"unequal_contexts": unequal, "sms": sms, "kv_heads": 8})
+    cells = compared(run, replay(prepare(run, cost, {})))["latency_s"]
+    for name in ("ttft", "tpot", "e2e"):
+        for figure in ("mean", "p99"):
+            assert abs(cells[name][figure]["error_pct"]) < bound
+    assert np.isfinite([cell["predicted"] for of in cells.values() for cell in of.values()]).all()

@@ -1,0 +1,104 @@
+"""`workload describe` as a user meets it, and the example of a generated load."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from batchlab.cli import main
+from batchlab.scenario import build, load
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLE = str(ROOT / "examples" / "generated.toml")
+COLUMNS = ("--format", "csv", "--time-unit", "s", "--columns", "arrival=at,prompt=in,output=out")
+
+
+@pytest.fixture
+def call(capsys, monkeypatch):
+    def called(*arguments):
+        monkeypatch.setattr("sys.argv", ["batchlab", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return called
+
+
+def test_a_file_by_itself(call, tmp_path):
+    file = tmp_path / "w.csv"
+    file.write_text("at,in,out\n0,10,1\n2,20,3\n4,30,5\n")
+    code, out, err = call("workload", "describe", file, *COLUMNS, "--set", "transform.rate_scale=2")
+    assert (code, err) == (0, "")
+    assert re.search(r"^times divided by rate_scale 2$", out, re.MULTILINE)
+    assert re.search(r"^rate +1 requests/s in the mean; 3 in the busiest minute$", out, re.MULTILINE)
+    assert re.search(r"^gaps +CV 0\.000 \(constant\)$", out, re.MULTILINE)
+    assert re.search(r"^prompt +20 +10 +20 +28 +29 +29\.8 +30 +60$", out, re.MULTILINE)
+    code, out, _ = call("workload", "describe", file, *COLUMNS, "--json", "--set", "limit=2")
+    found = json.loads(out)
+    assert (found["requests"], found["span"], found["request_rate"]) == (2, 2 * 10**9, 0.5)
+    assert found["steps"] == ["only the first 2 rows (limit = 2)"] and found["source"]["file"] == str(file)
+
+
+def test_a_scenario_of_any_kind(call):
+    for name in ("three-modes.toml", "closed-loop.toml", "generated.toml"):
+        code, out, err = call("workload", "describe", ROOT / "examples" / name, "--json")
+        assert (code, err) == (0, "")
+        requests = load(ROOT / "examples" / name).runs[0].requests
+        found = json.loads(out)
+        assert found["requests"] == len(requests)
+        assert found["prompt"]["total"] == sum(request.prompt for request in requests)
+    code, out, _ = call("workload", "describe", EXAMPLE, "--set", "workload.generate.num_prompts=50", "--json")
+    assert json.loads(out)["requests"] == 50
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("none.csv", *COLUMNS), "batchlab: none.csv: cannot be read: No such file or directory"),
+        (("none.csv",), "batchlab: workload.format: is missing; one of azure"),
+        (("none.csv", "--format", "xls"), "batchlab: workload.format: 'xls': 'azure'"),
+        (("none.csv", "--format", "csv", "--columns", "arrival"), "batchlab: --columns: 'arrival': must be such as"),
+        (
+            ("none.csv", "--format", "azure", "--set", "transform.smple=1"),
+            "batchlab: workload.transform.smple: unknown key",
+        ),
+        (("none.csv", "--format", "azure", "--set", "file.x=1"), "batchlab: --set file.x: must be a key of [workload]"),
+        (("none.csv", "--workload", "x"), "batchlab: --workload: 'x': only for a scenario"),
+        ((EXAMPLE, "--format", "csv"), "batchlab: --format: 'csv': only for a workload file"),
+        (
+            (EXAMPLE, "--set", "workload.generate.seed=-1"),
+            "batchlab: --set workload.generate.seed: -1: must be at least 0",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_line(call, arguments, expected):
+    code, out, err = call("workload", "describe", *arguments)
+    assert code == 2 and out == "" and err.startswith(expected) and err.count("\n") == 1
+
+
+def test_the_example_runs_to_its_end(call):
+    code, out, err = call("run", EXAMPLE, "--json")
+    assert (code, err) == (0, "")
+    (run,) = json.loads(out)["runs"]
+    found = load(EXAMPLE).runs[0].requests
+    assert run["termination"] == "all_terminal" and run["totals"]["decode_tokens"] == int(found.output.sum()) - 400
+    computed = run["totals"]["prefill_tokens"] + run["totals"]["cached_tokens"]
+    assert computed == int(found.prompt.sum()) and run["totals"]["preemptions"] == 0
+    assert run["totals"]["cached_tokens"] > 0.55 * int(found.prompt.sum())
+
+
+def test_what_the_manual_shows_can_be_generated():
+    text = (ROOT / "docs" / "workloads.md").read_text(encoding="utf-8")
+    shown = [block for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "workload.generate" in block]
+    assert len(shown) == 2
+    for block in shown:
+        workload = tomllib.loads(block)["workload"]
+        if "classes" in workload["generate"]:
+            workload["generate"] |= {"num_prompts": 20, "seed": 1, "arrivals": "all-at-once"}
+        cost = {"model": "linear", "unit": "ns", "per_iteration": 1}
+        engine = {"policy": "chunked", "prefill_chunk": 4, "max_num_batched_tokens": 8}
+        (run,) = build({"engine": engine, "cost": cost, "workload": workload}).runs
+        assert len(run.requests) == workload["generate"]["num_prompts"]
