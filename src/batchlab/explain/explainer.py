@@ -7,31 +7,26 @@ from typing import Any
 
 from batchlab.clients.request import Request
 from batchlab.events import End, Event, Header, Iteration
+from batchlab.explain.finding import Trouble
 from batchlab.explain.lives import Life, Loss, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Answer, Moment, Verdict, seated, verdict
 
 
-class Watcher:
-    """Looks at every iteration for one kind of trouble. The base sees nothing."""
-
-    def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
-        """One iteration after its plan; found: what holds up the queue, None if nobody waits in it."""
-
-
 class Explainer:
     """Give it every event of a run, live or from a trace; then ask `lives`.
 
     focus: ids whose spans are kept one by one, "all" for everybody's; of the others only the sums are.
+    troubles: what to look out for on the way.
     """
 
-    def __init__(self, focus: Collection[str] | str = (), watchers: Iterable[Watcher] = ()) -> None:
+    def __init__(self, focus: Collection[str] | str = (), troubles: Iterable[Trouble] = ()) -> None:
         self.state: State | None = None
         self.end: End | None = None
         self.iterations = 0
         self._focus = focus
-        self._watchers = list(watchers)
+        self.troubles = list(troubles)
         self._whole = True
         self._steps: dict[int, list[tuple[Life, int]]] = {}
         """Whose tokens each step in flight brings, with the attempt they belong to."""
@@ -80,8 +75,8 @@ class Explainer:
             _blame(moment, state)
         found = verdict(moment, state) if state.fresh else None
         self._pass_time(moment, state, found)
-        for watcher in self._watchers:
-            watcher.look(moment, state, found)
+        for trouble in self.troubles:
+            trouble.look(moment, state, found)
         self._deliver(line, state)
         for id in line.completed:
             state.finish(state.find(id, "active", "waiting"), "completed", line.end)
@@ -112,9 +107,9 @@ class Explainer:
                 prefill += tokens
                 if tokens > owner[0]:
                     owner = (tokens, id)
-        time, tied_kv = line.end - line.start, line.kv is not None
+        time = line.end - line.start
         moment = Moment(line, time, prefill, decode, len(state.active), before, self._whole, owner)
-        if tied_kv:
+        if line.kv is not None:
             for id, tokens in line.cached:
                 if lives[id].computed == 0:
                     lives[id].computed = tokens
@@ -124,7 +119,10 @@ class Explainer:
             life = state.active.get(id) or state.find(id, "active")
             reason = decodes
             if phase == "prefill":
-                reason = Reason.AGAIN if life.computed < life.high else Reason.PREFILL
+                reason = Reason.PREFILL
+                if life.computed < life.high:
+                    reason = Reason.AGAIN
+                    moment.again += min(tokens, life.high - life.computed)
             life.times[reason] += time
             life.computed += tokens
             if life.first_start is None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from batchlab.events import Event
 from batchlab.trace.encode import decode
 from batchlab.trace.fields import check_line
 from batchlab.trace.read import BadLine, read_trace
 
-DEFAULTS = {"queue": {}, "deadlines": "keep", "retry": None, "steps_in_flight": 1}
+DEFAULTS: dict[str, Any] = {"queue": {}, "deadlines": "keep", "retry": None, "steps_in_flight": 1}
 """Header fields that a recorder may leave out."""
 
 

@@ -12,6 +12,7 @@ from batchlab.explain.clocks import Above, QueueClock
 from batchlab.explain.front import Front
 from batchlab.explain.lives import Life, Loss
 from batchlab.explain.reasons import Reason
+from batchlab.explain.wording import duration
 from batchlab.trace.encode import encode
 from batchlab.trace.terms import terms_of
 
@@ -65,6 +66,10 @@ class State:
         while heap and (heap[0][1] not in self.active or self.active[heap[0][1]].index != -heap[0][0]):
             heappop(heap)
         return self.active[heap[0][1]] if heap else None
+
+    def shown(self, time: float) -> str:
+        """A time as people read it."""
+        return duration(time, self.header.clock["unit"])
 
     # One line, in the order of events
 

@@ -41,6 +41,8 @@ class Moment:
     owner: tuple[int, str]
     """The largest prefill: tokens and id; (0, "") without one."""
     idle: list[Life] = field(default_factory=list)
+    again: int = 0
+    """Prefill tokens that had been computed before a preemption."""
 
     @property
     def text(self) -> str:
@@ -75,15 +77,16 @@ class Verdict:
 
 def verdict(moment: Moment, state: State) -> Verdict:
     """What holds up those that wait. Somebody waits who was not preempted."""
-    found = _limit(moment, state)
+    head = state.front.head(moment.line, state.lives)
+    found = _limit(moment, state, head)
+    found.head = head
     if found.reason in DISPLACED:
         found.latest = state.latest
     return found
 
 
-def _limit(moment: Moment, state: State) -> Verdict:
+def _limit(moment: Moment, state: State, head: Life | None) -> Verdict:
     line, terms = moment.line, state.terms
-    head = state.front.head(line, state.lives)
     unused, text = line.unused, moment.text
     if terms.tied and ((moment.before and not line.admitted) or (line.padding and not moment.seats)):
         return Verdict(Reason.BATCH, {"seats": moment.seats, "policy": text})
@@ -100,25 +103,22 @@ def _limit(moment: Moment, state: State) -> Verdict:
         names = tuple(dict.fromkeys(entry.id for entry in line.preempted))
         return Verdict(Reason.BLOCKS, {"free": line.kv["free"], "preempted": len(names)}, names)
     if unused == 0:
-        owner = (moment.owner[1],) if moment.owner[0] else ()
-        facts = {"budget": terms.budget, "prefill": moment.prefill, "decode": moment.decode, "largest": moment.owner[0]}
-        return Verdict(Reason.BUDGET, facts, owner, also=(Reason.BLOCKS,) if short else ())
+        return Verdict(Reason.BUDGET, _spent(moment, state), _owner(moment), also=(Reason.BLOCKS,) if short else ())
     return _whole_or_blocks(moment, state, head, short)
 
 
 def _whole_or_blocks(moment: Moment, state: State, head: Life | None, short: dict[str, int] | None) -> Verdict:
-    """Seats and budget are left: the head itself must not fit."""
+    """Seats and budget are left: the head itself must not fit. Where the head is not known, nobody is behind it."""
     line, text = moment.line, moment.text
-    behind = None if head is None else head
     cut = None if head is None else uncut(head, moment, state)
+    by_blocks = None if head is None else Reason.BEHIND_BLOCKS
     if short is not None and not (cut is not None and "budget" in text):
         also = (Reason.BUDGET,) if cut is not None and "block" not in text else ()
-        return Verdict(Reason.BLOCKS, short, behind=Reason.BEHIND_BLOCKS if behind else None, also=also, head=head)
+        return Verdict(Reason.BLOCKS, short, behind=by_blocks, also=also)
     if line.kv is not None and ("block" in text or "slots" in text):
-        facts = {"free": line.kv["free"], "policy": text}
-        return Verdict(Reason.BLOCKS, facts, behind=Reason.BEHIND_BLOCKS if behind else None, head=head)
+        return Verdict(Reason.BLOCKS, {"free": line.kv["free"], "policy": text}, behind=by_blocks)
     if cut is not None:
-        return Verdict(Reason.BUDGET, cut, behind=Reason.BEHIND_BUDGET, head=head)
+        return Verdict(Reason.BUDGET, cut, behind=Reason.BEHIND_BUDGET)
     if state.terms.tied and moment.seats:
         return Verdict(Reason.BATCH, {"seats": moment.seats, "policy": text})
     if line.idle is not None:
@@ -140,14 +140,24 @@ def seated(life: Life, moment: Moment, state: State) -> Answer:
     if cap is not None and len(line.scheduled) >= cap[0]:
         return Reason.SEATS, (), {"seats": cap[0]}
     if line.unused == 0:
-        facts = {"budget": state.terms.budget, "prefill": moment.prefill, "decode": moment.decode}
-        return Reason.BUDGET, (moment.owner[1],) if moment.owner[0] else (), facts | {"largest": moment.owner[0]}
+        return Reason.BUDGET, _owner(moment), _spent(moment, state)
     if line.note is not None or line.idle is not None:
         return Reason.POLICY, (), {"policy": text}
     cut = uncut(life, moment, state)
     if cut is not None:
         return Reason.BUDGET, (), cut
     return Reason.UNKNOWN, (), {}
+
+
+def _owner(moment: Moment) -> tuple[str, ...]:
+    """Whose prefill took at least half of the batch."""
+    tokens, id = moment.owner
+    return (id,) if tokens and 2 * tokens >= moment.prefill + moment.decode else ()
+
+
+def _spent(moment: Moment, state: State) -> dict[str, Any]:
+    """Where the budget went."""
+    return {"budget": state.terms.budget, "prefill": moment.prefill, "decode": moment.decode}
 
 
 def uncut(life: Life, moment: Moment, state: State) -> dict[str, int] | None:
@@ -161,8 +171,9 @@ def uncut(life: Life, moment: Moment, state: State) -> dict[str, int] | None:
 
 
 def places(state: State) -> tuple[int, bool] | None:
-    """A batch size among the policy's own settings, where the header's limits have no seats: Orca's max_bs, the slots of
-    Triton's sequences. Also whether a seat lasts as long as a place.
+    """A batch size among the policy's own settings, where the header has no seats, and whether it counts seats.
+
+    Orca's max_bs counts the entries of a batch, the slots of Triton's sequences are seats.
     """
     settings = state.header.settings
     if state.terms.seats is not None:
