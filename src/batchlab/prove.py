@@ -73,8 +73,8 @@ def prove(run: Run, request: str) -> Proof:
 
     One more first, then larger shares, then enough for all requests at once; where that does not help, the other limits
     too, since one may stand behind the other. A limit is lifted for the whole run, so everybody before profits,
-    and a request may even come later: more in a batch share one budget, and take longer. Raises InputError if no request
-    has this id.
+    and a request may even come later: more in a batch share one budget, and take longer. Raises InputError for an id
+    that no request has.
     """
     ids = [one.id for one in run.requests]
     if request not in ids:

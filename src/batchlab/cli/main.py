@@ -7,6 +7,7 @@ from batchlab._build import build_kind
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.engines import engines
+from batchlab.cli.explain import explain
 from batchlab.cli.run import run
 from batchlab.cli.verify import verify
 
@@ -20,5 +21,6 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(compare)
 cli.add_command(verify)
+cli.add_command(explain)
 cli.add_command(conform)
 cli.add_command(engines)
