@@ -33,22 +33,18 @@ def print_overview(trace: str, found: Explanation) -> None:
     out, header, end = console(), found.header, found.end
     unit = header.clock["unit"]
     came = sum(life.attempts > 0 for life in found.state.lives.values())
-    title = (
-        f"{trace}: {header.engine} ({header.rules}), {came:,} requests, {end.iterations:,} iterations, "
-        f"{duration(end.time, unit)}"
-    )
-    say(out, one_line(title))
+    took = f"{end.iterations:,} iterations" + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
+    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {came:,} requests, {took}"))
     groups = found.groups()
     out.print()
     _print_groups(out, {name: groups[name] for name in COLUMNS}, unit)
     out.print()
-    for name, latency in (("ttft", "TTFT"), ("e2el", "E2E")):
-        slow = [_slow(life, name, unit) for life in found.slowest(name)]
-        if slow:
-            say(out, one_line(f"slowest {latency}: {'; '.join(slow)}"))
-    for line in _others(found, unit):
+    _print_slowest(out, found, unit)
+    others = _others(found, unit)
+    for line in others:
         say(out, one_line(line))
-    out.print()
+    if others:
+        out.print()
     if not found.findings:
         say(out, "no trouble found")
     for finding in found.findings:
@@ -80,13 +76,19 @@ def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
     table.add_row("in all", *(cell(group, sum(group.times)) for group in groups.values()), end_section=True)
     table.add_row("requests", *(f"{group.requests:,}     " for group in groups.values()))
     least = (None if g.least is None else f"{g.least / scale:,.{digits}f}     " for g in groups.values())
-    table.add_row("from", *(value or "" for value in least))
+    table.add_row("at least", *(value or "" for value in least))
     out.print(table)
 
 
-def _slow(life: Life, latency: str, unit: str) -> str:
-    times = life.until_first if latency == "ttft" else life.times
-    return f"{life.id} {duration(getattr(life, latency), unit)} ({_mainly(times or ())})"
+def _print_slowest(out: Console, found: Explanation, unit: str) -> None:
+    for name, latency in (("ttft", "TTFT"), ("e2el", "E2E")):
+        table = plain_table(f"slowest {latency}", "time", "mostly", numeric=("time",))
+        for life in found.slowest(name):
+            times = life.until_first if name == "ttft" else life.times
+            table.add_row(Text(one_line(life.id)), duration(getattr(life, name), unit), _mainly(times or ()))
+        if table.row_count:
+            out.print(table)
+            out.print()
 
 
 def _mainly(times: Iterable[int]) -> str:

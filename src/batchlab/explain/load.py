@@ -23,6 +23,8 @@ REJECTED_SHARE = 0.1
 """Of all attempts: a bounded queue shows overload as rejections."""
 REACHED = 0.9
 """Completions a time against arrivals a time; a run that keeps up misses only its drain."""
+DRAINED = 2
+"""After the last arrival, how many times as long as the longest request took to compute; alone, the last takes one."""
 STORM_SHARE = 0.5
 """Of all attempts: from there on the queue's door is busier with those it sends away than with those it lets in."""
 IDLING = (Reason.DELAY, Reason.POLICY, Reason.UNKNOWN, Reason.BATCH)
@@ -136,11 +138,12 @@ class OfferedRate(Trouble):
         second, per = (10**9, "s") if state.header.clock["unit"] == "ns" else (1, state.header.clock["unit"])
         offered = (len(came) - 1) / (max(came) - min(came)) * second
         reached = len(done) / (max(done) - min(came)) * second
-        if reached >= REACHED * offered:
+        longest = max(sum(life.times[Reason.PREFILL :]) for life in state.lives.values())
+        if reached >= REACHED * offered or max(done) - max(came) < DRAINED * longest:
             return None
         text = (
-            f"{offered:,.4g} requests/{per} came, {reached:,.4g} requests/{per} were completed: latencies measured "
-            "from the arrival grow with the length of the run"
+            f"{offered:,.4g} requests/{per} came, {reached:,.4g} requests/{per} were completed: who "
+            "measures from a send that waits for a result does not see it"
         )
         evidence = {"offered": offered, "reached": reached, "per": per, "came": len(came), "completed": len(done)}
         return Finding(self.name, text, evidence)

@@ -65,7 +65,7 @@ LABELS = {
 }
 
 MEANINGS = {
-    Reason.UNDER_WAY: "it came while an iteration ran; the next one is the first that can know of it",
+    Reason.UNDER_WAY: "came during an iteration, unseen until the next one begins",
     Reason.SEATS: "every seat was taken",
     Reason.BUDGET: "the iteration's token budget was used up, or what was left too small for a prompt that is not cut",
     Reason.BLOCKS: "the free KV blocks did not suffice for it",
