@@ -96,9 +96,9 @@ def _limit(moment: Moment, state: State, head: Life | None) -> Verdict:
     if terms.seats is not None and moment.seats >= terms.seats:
         also = ((Reason.BUDGET,) if unused == 0 else ()) + ((Reason.BLOCKS,) if short else ())
         return Verdict(Reason.SEATS, {"seats": terms.seats}, also=also)
-    cap = places(state)
-    if cap is not None and max(moment.seats if cap[1] else 0, len(line.scheduled)) >= cap[0]:
-        return Verdict(Reason.SEATS, {"seats": cap[0]})
+    for most, taken in zip(places(state), (moment.seats, len(line.scheduled)), strict=True):
+        if most is not None and taken >= most:
+            return Verdict(Reason.SEATS, {"seats": most})
     if line.kv is not None and line.preempted and not line.admitted:
         names = tuple(dict.fromkeys(entry.id for entry in line.preempted))
         return Verdict(Reason.BLOCKS, {"free": line.kv["free"], "preempted": len(names)}, names)
@@ -136,9 +136,9 @@ def seated(life: Life, moment: Moment, state: State) -> Answer:
         return Reason.STALL, owner, {"prefill": moment.prefill, "decode": moment.decode, "unused": line.unused}
     if line.idle is not None and text.startswith("waiting"):
         return Reason.DELAY, (), {"policy": text}
-    cap = places(state)
-    if cap is not None and len(line.scheduled) >= cap[0]:
-        return Reason.SEATS, (), {"seats": cap[0]}
+    batch = places(state)[1]
+    if batch is not None and len(line.scheduled) >= batch:
+        return Reason.SEATS, (), {"seats": batch}
     if line.unused == 0:
         return Reason.BUDGET, _owner(moment), _spent(moment, state)
     if line.note is not None or line.idle is not None:
@@ -170,21 +170,17 @@ def uncut(life: Life, moment: Moment, state: State) -> dict[str, int] | None:
     return {"needs": needed, "unused": unused}
 
 
-def places(state: State) -> tuple[int, bool] | None:
-    """A batch size among the policy's own settings, where the header has no seats, and whether it counts seats.
+def places(state: State) -> tuple[int | None, int | None]:
+    """Seats, and entries of a batch, among the policy's own settings, where the header's limits have no seats.
 
-    Orca's max_bs counts the entries of a batch, the slots of Triton's sequences are seats.
+    Orca's max_bs counts the entries of a batch. Triton's sequences have slots, or are candidates for a batch.
     """
     settings = state.header.settings
     if state.terms.seats is not None:
-        return None
-    if settings.get("strategy") == "oldest":
-        candidates = settings.get("max_candidate_sequences")
-        return (candidates, True) if type(candidates) is int else None
-    for name, lasts in (("max_batch_size", True), ("max_bs", False)):
-        if type(settings.get(name)) is int:
-            return settings[name], lasts
-    return None
+        return None, None
+    batch = settings.get("max_bs", settings.get("max_batch_size"))
+    seats = settings.get("max_candidate_sequences") or settings.get("max_batch_size")
+    return seats if type(seats) is int else None, batch if type(batch) is int else None
 
 
 def need(life: Life, state: State) -> int:
