@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from batchlab.core.limits import Limits
 from batchlab.errors import BatchlabError, InputError, nearest
+from batchlab.events import Observer
 from batchlab.explain.explainer import Explainer
 from batchlab.explain.lives import Span
 from batchlab.explain.reasons import Reason
@@ -68,34 +69,34 @@ class Proof:
         return self.first_scheduled is None or trial.first_scheduled < self.first_scheduled
 
 
-def prove(run: Run, request: str) -> Proof:
+def prove(run: Run, request: str, observers: Sequence[Observer] = ()) -> Proof:
     """Lift the limit that the request's first wait is put down to, more and more, until it is scheduled earlier.
 
     One more first, then larger shares, then enough for all requests at once; where that does not help, the other limits
     too, since one may stand behind the other. A limit is lifted for the whole run, so everybody before profits,
-    and a request may even come later: more in a batch share one budget, and take longer. Raises InputError for an id
-    that no request has.
+    and a request may even come later: more in a batch share one budget, and take longer. observers are told the
+    events of every rerun. Raises InputError for an id that no request has.
     """
     ids = [one.id for one in run.requests]
     if request not in ids:
         raise InputError("REQUEST", None, request, f"no request of the run has this id{nearest(request, ids)}")
-    wait, first = first_wait(run, request)
+    wait, first = first_wait(run, request, observers)
     limit = None if wait is None else LIMITS.get(wait.reason)
     value = None if limit is None else getattr(run.limits, limit)
     if limit is None or value is None:
         return Proof(request, run.cost.unit, wait, first)
     proof = Proof(request, run.cost.unit, wait, first, {limit: value})
     for lifted in _liftings(run, limit, value):
-        proof.trials.append(_trial(run, request, lifted))
+        proof.trials.append(_trial(run, request, lifted, observers))
         if proof.proven:
             break
     return proof
 
 
-def first_wait(run: Run, request: str) -> tuple[Span | None, int | None]:
+def first_wait(run: Run, request: str, observers: Sequence[Observer] = ()) -> tuple[Span | None, int | None]:
     """The first span in which a request waits before its first tokens, None without one; and when it gets those."""
     explainer = Explainer([request])
-    simulate(fresh(run), [explainer])
+    simulate(fresh(run), [explainer, *observers])
     life = explainer.lives.get(request)
     if life is None:
         return None, None
@@ -124,9 +125,9 @@ def enough(run: Run, limit: str) -> int:
     return int(blocks / (1 - getattr(run.policy, "watermark", 0))) + 1  # a policy may keep a fraction of the pool free
 
 
-def _trial(run: Run, request: str, lifted: dict[str, int]) -> Trial:
+def _trial(run: Run, request: str, lifted: dict[str, int], observers: Sequence[Observer]) -> Trial:
     try:
-        wait, first = first_wait(fresh(run, **lifted), request)
+        wait, first = first_wait(fresh(run, **lifted), request, observers)
         return Trial(lifted, first, None if wait is None else wait.reason)
     except BatchlabError as error:
         return Trial(lifted, None, refused=str(error))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from batchlab.cli.explain_tables import print_overview, print_proof, print_request
-from batchlab.cli.progress import ended_bar
+from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.run import note
 from batchlab.errors import InputError
 from batchlab.events import Header
@@ -85,7 +85,8 @@ def _document(trace: str, found: Explanation, request: str | None, proof: Proof 
 
 def _prove(found: Explanation, request: str, scenario: str, workload: str | None) -> Proof:
     run = _run_of(found.header, scenario, workload)
-    proof = prove_wait(run, request)
+    with progress(run) as observers:
+        proof = prove_wait(run, request, observers)
     first = found.life(request).first_start
     if proof.first_scheduled != first:
         expected = f"the trace has request {request!r} first scheduled at {first}"
@@ -95,7 +96,11 @@ def _prove(found: Explanation, request: str, scenario: str, workload: str | None
 
 def _run_of(header: Header, scenario: str, workload: str | None) -> Run:
     """The scenario's run with the settings that the trace's header has. Raises InputError where it is another one."""
-    policy = find(header.engine)
+    try:
+        policy = find(header.engine)
+    except InputError as error:
+        error.place = "the trace's engine"
+        raise
     given = {name: header.settings[name] for name in parameters(policy) if header.settings.get(name) is not None}
     reserved = getattr(policy, "reserved_blocks", 0)
     for own, core in limits_of(policy).items():

@@ -1,7 +1,7 @@
 """What `explain` prints for people."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from rich.console import Console
@@ -22,6 +22,7 @@ COLUMNS = {
     "e2el": "E2E: all",
     "e2el_slowest": "slowest 1 % ",
 }
+DECODES = (Reason.DECODE, Reason.BESIDE)
 LARGE_MS = 100_000
 """A mean of so many milliseconds is easier read in seconds."""
 MAIN = 0.2
@@ -120,7 +121,7 @@ def print_request(found: Explanation, life: Life) -> None:
         life.state if life.reason is None or life.state in ("completed", "active") else f"{life.state}: {life.reason}"
     )
     figures = [f"prompt {request.prompt:,}", f"output {request.output:,}", f"priority {request.priority}"]
-    figures.append(f"arrived at {duration(request.arrival, unit)}")
+    figures.append(f"arrived {_at(request.arrival, unit)}")
     figures.append(one_line(result))
     for name, time in (("TTFT", life.ttft), ("E2E", life.e2el)):
         if time is not None:
@@ -141,7 +142,7 @@ def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> Non
     scale, mark, digits = (10**6, " (ms)", 3) if unit == "ns" else (1, "", 0)
     numeric = (f"at{mark}", f"time{mark}", "iterations")
     table = plain_table(*numeric, "reason", "what the trace says", numeric=numeric)
-    rows = joined(life.spans or [])
+    rows = joined(life.spans or [], lambda span: detail(span, life, found.state.lives))
     for span, text in rows[:MOST_ROWS]:
         numbers = "" if span.first is None else f"{span.first:,}"
         if span.last != span.first:
@@ -151,32 +152,45 @@ def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> Non
             f"{(span.end - span.start) / scale:,.{digits}f}",
             numbers,
             Text(span.reason.label, style="" if span.reason.works else "yellow"),
-            Text(one_line(text if text is not None else detail(span, life, found.state.lives))),
+            Text(one_line(text)),
         )
     out.print(table)
     if len(rows) > MOST_ROWS:
         out.print(f"... and {len(rows) - MOST_ROWS:,} more spans; --json lists all of them")
 
 
-def joined(spans: list[Span]) -> list[tuple[Span, str | None]]:
-    """Decoding alone and beside prefill as one row, with a text of its own; all others as they are."""
-    rows: list[tuple[Span, str | None]] = []
-    tokens = [0, 0]
-    for span in spans:
-        if span.reason not in (Reason.DECODE, Reason.BESIDE):
-            rows.append((span, None))
-            continue
-        last = rows[-1][0] if rows else None
-        goes_on = last is not None and last.reason is Reason.DECODE and last.end == span.start
-        tokens = tokens if goes_on else [0, 0]
-        tokens[span.reason is Reason.BESIDE] += span.facts["tokens"]
-        beside = f"; {tokens[1]:,} of them beside prefill of others" if tokens[1] else ""
-        text = f"{sum(tokens):,} token{'' if sum(tokens) == 1 else 's'}{beside}"
-        if goes_on and last is not None:
-            rows[-1] = (replace(last, end=span.end, last=span.last), text)
+def joined(spans: list[Span], say: Callable[[Span], str]) -> list[tuple[Span, str]]:
+    """Rows with their texts. What differs only in who is named is one row; so is decoding, beside prefill or not."""
+    rows: list[tuple[Span, str]] = []
+    for alike in _alike(spans):
+        first, last = alike[0], alike[-1]
+        if first.reason in DECODES:
+            row, text = replace(first, reason=Reason.DECODE), _decoded(alike)
         else:
-            rows.append((replace(span, reason=Reason.DECODE), text))
+            row, text = first, say(first)
+            if len(alike) > 1:
+                text += f"; then {len(alike) - 1:,} more such"
+        rows.append((replace(row, end=last.end, last=last.last), text))
     return rows
+
+
+def _decoded(spans: list[Span]) -> str:
+    tokens = sum(span.facts["tokens"] for span in spans)
+    beside = sum(span.facts["tokens"] for span in spans if span.reason is Reason.BESIDE)
+    text = f"{tokens:,} token{'' if tokens == 1 else 's'}"
+    return text + (f"; {beside:,} of them beside prefill of others" if beside else "")
+
+
+def _alike(spans: list[Span]) -> Iterator[list[Span]]:
+    """Runs of spans that follow each other with the same reason, or are all of them decoding."""
+    run: list[Span] = []
+    for span in spans:
+        if run and span.reason is not run[-1].reason and not {span.reason, run[-1].reason} <= set(DECODES):
+            yield run
+            run = []
+        run.append(span)
+    if run:
+        yield run
 
 
 def print_proof(proof: Proof) -> None:

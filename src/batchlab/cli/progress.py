@@ -61,6 +61,7 @@ class _Ended:
             if event.rejected:
                 self._ended += sum(rejection.retry_at is None for rejection in event.rejected)
         elif isinstance(event, Header):
+            self._ended = 0  # one bar may serve several runs
             if event.source["requests"] is not None:
                 self._bar.update(self._task, total=event.source["requests"])
         elif not isinstance(event, End):

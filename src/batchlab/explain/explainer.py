@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from typing import Any
 
 from batchlab.clients.request import Request
 from batchlab.events import End, Event, Header, Iteration
 from batchlab.explain.finding import Trouble
-from batchlab.explain.lives import Life, Loss, Span
+from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Answer, Moment, Verdict, seated, verdict
@@ -165,7 +166,7 @@ class Explainer:
             if life.parked:
                 self._note(life, _parked(life), line)
             elif found is not None:
-                facts = {"ahead": _ahead(life, line)}
+                facts = {"ahead": _ahead(life, line), "waiting": line.queue_length}
                 reason, who, more = found.of(life)
                 self._note(life, (reason, who, {**facts, **more}), line)
 
@@ -221,9 +222,9 @@ class Explainer:
 
 
 def _merge(facts: dict[str, Any], more: dict[str, Any]) -> None:
-    """Tokens add up; of other numbers the last ones stand, the first `ahead` too."""
+    """Tokens add up; of the queue the first numbers stand; of others the last."""
     if "ahead" in facts:
-        more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead")}
+        more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead"), "waiting": facts["waiting"]}
     if "tokens" in facts:
         more = {**more, "tokens": facts["tokens"] + more.get("tokens", 0)}
     facts.update(more)
@@ -232,7 +233,11 @@ def _merge(facts: dict[str, Any], more: dict[str, Any]) -> None:
 def _parked(life: Life) -> Answer:
     loss = life.loss
     assert loss is not None
-    return Reason.PREEMPTED, loss.whom, {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain}
+    return (
+        Reason.PREEMPTED,
+        loss.whom,
+        {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain, "alone": loss.alone},
+    )
 
 
 def _ahead(life: Life, line: Iteration) -> int | None:
@@ -262,10 +267,10 @@ def _blame(moment: Moment, state: State) -> None:
         if line.kv is None:
             urgent = [other for other in whom if state.lives[other].request.priority < life.request.priority]
             whom = urgent or whom
-        if life.loss is not None and life.loss.iteration == line.iteration:
-            life.loss = Loss(
-                life.loss.iteration, life.loss.mode, life.loss.computed, tuple(whom[:MOST_NAMED]), len(whom) == 1
-            )
+        loss = life.loss
+        if loss is not None and loss.iteration == line.iteration:
+            alone = line.kv is not None and not whom
+            life.loss = replace(loss, whom=tuple(whom[:MOST_NAMED]), certain=len(whom) == 1, alone=alone)
 
 
 MOST_NAMED = 4

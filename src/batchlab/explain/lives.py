@@ -30,7 +30,8 @@ class Span:
 class Loss:
     """One preemption of a request: when, how, the computed tokens it lost, and for whom it had to go.
 
-    certain: whether the trace leaves no doubt about whom; else they are those that it may have been.
+    certain: whether the trace leaves no doubt about whom; else they are those that it may have been. alone: KV blocks
+    are modelled, and nobody else took one in that iteration.
     """
 
     iteration: int
@@ -38,6 +39,7 @@ class Loss:
     computed: int
     whom: tuple[str, ...]
     certain: bool
+    alone: bool = False
 
 
 @dataclass(slots=True)

@@ -199,7 +199,7 @@ class PriorityWithoutEffect(Trouble):
 
     def finding(self, state: State, end: End) -> Finding | None:
         """Only with more than one level."""
-        levels = {life.request.priority for life in state.lives.values()}
+        levels = {life.request.priority for life in state.lives.values() if life.attempts}
         if self._waited or len(levels) < 2:
             return None
         text = (

@@ -37,9 +37,9 @@ def _meaning(span: Span, life: Life, lives: dict[str, Life]) -> str:
 def _queue(facts: dict[str, Any]) -> str:
     first, last = facts.get("ahead"), facts.get("ahead_at_end")
     if first is None:
-        return ""
+        return f"; {facts['waiting']:,} waiting" if "waiting" in facts else ""
     change = f", {last} at the end" if last is not None and last != first else ""
-    return f"; {first} ahead in the queue{change}" if first or change else "; first in the queue"
+    return f"; {first or 'none'} ahead in the queue{change}"
 
 
 def _seats(span: Span, life: Life, lives: dict[str, Life]) -> str:
@@ -90,7 +90,7 @@ def _policy(span: Span, life: Life, lives: dict[str, Life]) -> str:
 def _preempted(span: Span, life: Life, lives: dict[str, Life]) -> str:
     facts = span.facts
     cost = f"{facts['lost']:,} computed tokens lost" if facts["mode"] == "recompute" else "nothing lost"
-    whom = "for whom is not determined by the trace"
+    whom = "nobody else took a block then" if facts["alone"] else "for whom is not determined by the trace"
     if span.who:
         whom = f"for {'' if facts['certain'] else 'one of '}{_names(span.who)}"
     return f"{facts['mode']}, {cost}; {whom}"
