@@ -1,5 +1,6 @@
 """Explaining: the spans of every request add up to its life, and each reason is true wherever it is given."""
 
+import functools
 import json
 from collections import Counter
 from pathlib import Path
@@ -25,6 +26,11 @@ ROOT = Path(__file__).parents[1]
 CASES = ROOT.parent / "shared" / "vllm-cases"
 SOME_SEEDS = SEEDS[1::6]  # with one of the crowds
 WORKS = (Reason.PREFILL, Reason.AGAIN, Reason.DECODE, Reason.BESIDE)
+
+
+@functools.cache
+def explained_of(policy: str, seed: int) -> Explanation:
+    return explained(outcome(policy, seed))
 
 
 def explained(one: Outcome, focus: Any = "all") -> Explanation:
@@ -54,7 +60,7 @@ def test_spans_partition_every_life(policy: str) -> None:
     lives = 0
     for seed in SOME_SEEDS:
         one = outcome(policy, seed)
-        found, sums = explained(one), explained(one, ())
+        found, sums = explained_of(policy, seed), explained(one, ())
         figures = {entry["id"]: entry for entry in one.summary["requests"]}
         for id, life in found.state.lives.items():
             if not life.attempts:
@@ -82,7 +88,7 @@ def test_every_reason_is_true_of_every_iteration_it_covers(policy: str) -> None:
     seen: Counter[Reason] = Counter()
     for seed in SOME_SEEDS:
         one = outcome(policy, seed)
-        found = explained(one)
+        found = explained_of(policy, seed)
         came: dict[str, int] = {}
         for number, id in enumerate(id for line in one.iterations for id in line["arrived"]):
             came.setdefault(id, number)
@@ -144,7 +150,7 @@ def test_hardly_anything_is_left_undetermined(policy: str) -> None:
     """For our own policies the trace nearly always tells; the odd one does as it likes, without a word."""
     times = [0] * len(Reason)
     for seed in SOME_SEEDS:
-        for life in explained(outcome(policy, seed)).state.lives.values():
+        for life in explained_of(policy, seed).state.lives.values():
             times = [a + bool(b) for a, b in zip(times, life.times, strict=True)]
     assert times[Reason.UNKNOWN] <= (len(SOME_SEEDS) if policy == "odd" else 1), times
 
@@ -153,7 +159,7 @@ def test_hardly_anything_is_left_undetermined(policy: str) -> None:
 def test_stalls_and_recomputed_tokens_are_those_of_the_totals(policy: str) -> None:
     for seed in SOME_SEEDS:
         one = outcome(policy, seed)
-        evidence = {f.name: f.evidence for f in explained(one).findings}
+        evidence = {f.name: f.evidence for f in explained_of(policy, seed).findings}
         stalls = one.end["totals"]["decode_stalls"]
         if stalls is not None:
             assert evidence.get("decode stall", {"stalls": 0})["stalls"] == stalls, seed

@@ -57,7 +57,7 @@ def print_overview(trace: str, found: Explanation) -> None:
 def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
     """A row a reason: the mean of each request and its share."""
     means = [max(group.times, default=0) / group.requests for group in groups.values() if group.requests]
-    scale, name, digits = 1, unit, 1
+    scale, name, digits = 1, f"{unit}s", 1
     if unit == "ns":
         scale, name, digits = (10**9, "s", 2) if max(means, default=0) >= LARGE_MS * 10**6 else (10**6, "ms", 1)
     table = plain_table(f"mean, {name}", *COLUMNS.values(), numeric=tuple(COLUMNS.values()))

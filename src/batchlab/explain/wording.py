@@ -38,8 +38,8 @@ def _queue(facts: dict[str, Any]) -> str:
     first, last = facts.get("ahead"), facts.get("ahead_at_end")
     if first is None:
         return f"; {facts['waiting']:,} waiting" if "waiting" in facts else ""
-    change = f", {last} at the end" if last is not None and last != first else ""
-    return f"; {first or 'none'} ahead in the queue{change}"
+    place = f"{first} ahead in the queue" if first else "first in the queue"
+    return f"; {place}" + (f", {last} ahead at the end" if last is not None and last != first else "")
 
 
 def _seats(span: Span, life: Life, lives: dict[str, Life]) -> str:
