@@ -3,12 +3,14 @@
 import functools
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 from laws_runs import POLICIES, SEEDS, Outcome, document_for, make_run, outcome
+from trace_samples import recorded
 
 from batchlab.conform.cases import case_files
 from batchlab.conform.convert import write_trace
@@ -24,7 +26,7 @@ from batchlab.trace.encode import decode
 
 ROOT = Path(__file__).parents[1]
 CASES = ROOT.parent / "shared" / "vllm-cases"
-SOME_SEEDS = SEEDS[1::6]  # with one of the crowds
+SOME_SEEDS = SEEDS[1:150:8]  # with one of the crowds: 57
 WORKS = (Reason.PREFILL, Reason.AGAIN, Reason.DECODE, Reason.BESIDE)
 
 
@@ -180,6 +182,51 @@ def test_a_run_is_explained_alike_live_and_from_its_file(tmp_path: Path) -> None
             assert from_file.document() == from_run.document()
             for id in ids:
                 assert from_file.request(id) == from_run.request(id)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_time_between_iterations_counts_too(policy: str) -> None:
+    """A real engine does other things between iterations. All times threefold, and each iteration ends 1 earlier."""
+    between = 0
+    for seed in SOME_SEEDS[1:8]:
+        one = outcome(policy, seed)
+        lines = [slowed(line) for line in one.lines]
+        lines[-1]["time"] = lines[-2].get("end", 0)
+        slow = Outcome(policy, seed, {}, "\n".join(map(json.dumps, lines)), {})
+        for life in explained(slow).state.lives.values():
+            spans = life.spans or []
+            assert all(a.end == b.start for a, b in pairwise(spans))
+            assert [sum(s.end - s.start for s in spans if s.reason is reason) for reason in Reason] == life.times
+            if life.attempts:
+                assert sum(life.times) == lived(life, slow), f"seed {seed}, {life.id}"
+            between += life.times[Reason.BETWEEN]
+    assert between > 20
+
+
+def slowed(line: dict[str, Any]) -> dict[str, Any]:
+    """A line with times threefold, and a gap of 1 behind each iteration that lasts."""
+    if line["type"] == "request":
+        return {**line, "arrival": 3 * line["arrival"]}
+    if line["type"] == "header":
+        requests = {"requests": [slowed({"type": "request", **r}) for r in line.get("requests", ())]}
+        requests["requests"] = [{k: v for k, v in r.items() if k != "type"} for r in requests["requests"]]
+        return {**line, **(requests if "requests" in line else {})}
+    if line["type"] == "end":
+        return dict(line)
+    start, end = line["start"], line["end"]
+    again = [{**e, **({"retry_at": 3 * e["retry_at"]} if "retry_at" in e else {})} for e in line["rejected"]]
+    return {**line, "start": 3 * start, "end": 3 * end - (end > start), "rejected": again}
+
+
+@pytest.mark.parametrize("name", sorted(recorded()))
+def test_the_recorded_worked_examples(name: str) -> None:
+    """Their schedules, as somebody else has written them down."""
+    sample = recorded()[name]()
+    one = Outcome(name, 0, {}, "\n".join(map(json.dumps, sample.lines)), sample.summary)
+    for entry in sample.summary["requests"]:
+        life = explained(one).state.lives[entry["id"]]
+        if entry["e2el"] is not None:
+            assert sum(life.times) == life.e2el == entry["e2el"]
 
 
 def test_a_cut_trace_is_explained_up_to_there(tmp_path: Path) -> None:

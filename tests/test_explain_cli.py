@@ -1,26 +1,46 @@
 """`batchlab explain`: what it prints, and what it refuses."""
 
+import contextlib
+import io
 import json
 import os
-import subprocess
+import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-import batchlab
+from batchlab.cli import main
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # that main() handles
 
 
-def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "FORCE_COLOR")}
-    env["PYTHONPATH"] = str(Path(batchlab.__file__).resolve().parents[1])
-    return subprocess.run(
-        [sys.executable, "-m", "batchlab", *arguments], capture_output=True, encoding="utf-8", env=env, timeout=60
-    )
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: str) -> Done:
+    """Run it in this process."""
+    out, err, given, handlers = io.StringIO(), io.StringIO(), sys.argv, [signal.getsignal(n) for n in SIGNALS]
+    sys.argv = ["batchlab", *arguments]
+    code = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = given
+        for number, handler in zip(SIGNALS, handlers, strict=True):
+            signal.signal(number, handler)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +86,13 @@ def test_a_wait_is_proven_and_the_exit_code_says_so(inversion: str) -> None:
     assert done.returncode == 0 and proof["proven"] and proof["limits"] == {"max_num_seqs": 2}
     assert proof["first_scheduled"] == 5_002_000_000
     assert proof["trials"] == [
-        {"lifted": {"max_num_seqs": 3}, "first_scheduled": 102_000_000, "wait": None, "refused": None}
+        {
+            "lifted": {"max_num_seqs": 3},
+            "first_scheduled": 102_000_000,
+            "queue_time": 2_000_000,
+            "wait": None,
+            "refused": None,
+        }
     ]
     never_waited = command("explain", inversion, "low-1", "--prove", scenario)
     assert never_waited.returncode == 1 and "nothing to lift: it never waited" in never_waited.stdout
@@ -99,7 +125,7 @@ def test_another_scenario_proves_nothing(inversion: str, tmp_path: Path, change:
     refused(command("explain", inversion, "urgent", "--prove", str(other)), told)
 
 
-def refused(done: subprocess.CompletedProcess[str], *told: str) -> None:
+def refused(done: Done, *told: str) -> None:
     assert done.returncode == 2 and done.stdout == "", done.stderr
     assert "Traceback" not in done.stderr
     for text in told:

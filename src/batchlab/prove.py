@@ -33,11 +33,13 @@ FACTORS = (1.25, 1.5, 2, 4, 8)
 class Trial:
     """One rerun: the limits that were lifted, and when the request was first scheduled, None if never.
 
-    wait: what it waited for then. refused: why the rerun did not come about, None if it did.
+    queue_time: the same from its arrival, which in a closed loop is another one. wait: what it waited for then.
+    refused: why the rerun did not come about, None if it did.
     """
 
     lifted: dict[str, int]
     first_scheduled: int | None
+    queue_time: int | None
     wait: Reason | None = None
     refused: str | None = None
 
@@ -54,6 +56,7 @@ class Proof:
     unit: str
     wait: Span | None
     first_scheduled: int | None
+    queue_time: int | None
     limits: dict[str, int] = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
 
@@ -64,9 +67,9 @@ class Proof:
 
     def earlier(self, trial: Trial) -> bool:
         """Whether a trial had it scheduled earlier."""
-        if trial.first_scheduled is None:
+        if trial.queue_time is None:
             return False
-        return self.first_scheduled is None or trial.first_scheduled < self.first_scheduled
+        return self.queue_time is None or trial.queue_time < self.queue_time
 
 
 def prove(run: Run, request: str, observers: Sequence[Observer] = ()) -> Proof:
@@ -80,12 +83,12 @@ def prove(run: Run, request: str, observers: Sequence[Observer] = ()) -> Proof:
     ids = [one.id for one in run.requests]
     if request not in ids:
         raise InputError("REQUEST", None, request, f"no request of the run has this id{nearest(request, ids)}")
-    wait, first = first_wait(run, request, observers)
+    wait, first, queue_time = first_wait(run, request, observers)
     limit = None if wait is None else LIMITS.get(wait.reason)
     value = None if limit is None else getattr(run.limits, limit)
     if limit is None or value is None:
-        return Proof(request, run.cost.unit, wait, first)
-    proof = Proof(request, run.cost.unit, wait, first, {limit: value})
+        return Proof(request, run.cost.unit, wait, first, queue_time)
+    proof = Proof(request, run.cost.unit, wait, first, queue_time, {limit: value})
     for lifted in _liftings(run, limit, value):
         proof.trials.append(_trial(run, request, lifted, observers))
         if proof.proven:
@@ -93,19 +96,27 @@ def prove(run: Run, request: str, observers: Sequence[Observer] = ()) -> Proof:
     return proof
 
 
-def first_wait(run: Run, request: str, observers: Sequence[Observer] = ()) -> tuple[Span | None, int | None]:
-    """The first span in which a request waits before its first tokens, None without one; and when it gets those."""
+def first_wait(
+    run: Run, request: str, observers: Sequence[Observer] = ()
+) -> tuple[Span | None, int | None, int | None]:
+    """The first span in which a request waits before its first tokens, None without one.
+
+    And when it gets those, from the clock's 0 and from its arrival; None if it never does.
+    """
     explainer = Explainer([request])
     simulate(fresh(run), [explainer, *observers])
     life = explainer.lives.get(request)
     if life is None:
-        return None, None
+        return None, None, None
+    first = life.first_start
+    found = None
     for span in life.spans or ():
-        if span.reason.works or (life.first_start is not None and span.start >= life.first_start):
+        if span.reason.works or (first is not None and span.start >= first):
             break
         if span.reason not in NO_WAIT:
-            return span, life.first_start
-    return None, life.first_start
+            found = span
+            break
+    return found, first, None if first is None else first - life.request.arrival
 
 
 def fresh(run: Run, **limits: Any) -> Run:
@@ -127,10 +138,10 @@ def enough(run: Run, limit: str) -> int:
 
 def _trial(run: Run, request: str, lifted: dict[str, int], observers: Sequence[Observer]) -> Trial:
     try:
-        wait, first = first_wait(fresh(run, **lifted), request, observers)
-        return Trial(lifted, first, None if wait is None else wait.reason)
+        wait, first, queue_time = first_wait(fresh(run, **lifted), request, observers)
+        return Trial(lifted, first, queue_time, None if wait is None else wait.reason)
     except BatchlabError as error:
-        return Trial(lifted, None, refused=str(error))
+        return Trial(lifted, None, None, refused=str(error))
 
 
 def _liftings(run: Run, limit: str, value: int) -> Iterator[dict[str, int]]:

@@ -210,7 +210,7 @@ def print_proof(proof: Proof) -> None:
         lifted = ", ".join(f"{name} {value:,}" for name, value in trial.lifted.items())
         wait = "none" if trial.wait is None else trial.wait.label
         cells = (
-            ("refused", one_line(trial.refused), "")
+            ("refused", Text(one_line(trial.refused)), "")
             if trial.refused is not None
             else (_at(trial.first_scheduled, proof.unit), wait, _change(proof, trial))
         )
@@ -225,7 +225,7 @@ def print_proof(proof: Proof) -> None:
 
 
 def _change(proof: Proof, trial: Trial) -> str:
-    before, after = proof.first_scheduled, trial.first_scheduled
+    before, after = proof.queue_time, trial.queue_time
     if before is None or after is None:
         return ""
     if before == after:

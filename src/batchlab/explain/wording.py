@@ -89,7 +89,8 @@ def _policy(span: Span, life: Life, lives: dict[str, Life]) -> str:
 
 def _preempted(span: Span, life: Life, lives: dict[str, Life]) -> str:
     facts = span.facts
-    cost = f"{facts['lost']:,} computed tokens lost" if facts["mode"] == "recompute" else "nothing lost"
+    costs = {"recompute": f"{facts['lost']:,} computed tokens lost", "swap": "its KV blocks moved out"}
+    cost = costs.get(facts["mode"], "nothing lost")
     whom = "nobody else took a block then" if facts["alone"] else "for whom is not determined by the trace"
     if span.who:
         whom = f"for {'' if facts['certain'] else 'one of '}{_names(span.who)}"
