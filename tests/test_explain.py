@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from laws_runs import POLICIES, SEEDS, Outcome, document_for, make_run, outcome
+from trace_breaks import BREAKS
 from trace_samples import recorded
 
 from batchlab.conform.cases import case_files
 from batchlab.conform.convert import write_trace
+from batchlab.errors import InputError
 from batchlab.explain import Explainer, Explanation, conclude, explain
 from batchlab.explain.clocks import Above
 from batchlab.explain.lives import Life, Span
@@ -299,3 +301,27 @@ def test_sums_above_a_place() -> None:
         plain.append((place, amount))
         asked = rng.randrange(80)
         assert amounts.above(asked) == sum(a for p, a in plain if p > asked)
+
+
+@pytest.mark.parametrize("policy", ["decode-first", "vllm", "tensorrt-llm", "odd"])
+def test_a_broken_trace_is_explained_or_refused_in_one_line(policy: str, tmp_path: Path) -> None:
+    """Whatever breaks a rule of the verifier: a sum of spans that is exact, or one line that names the place."""
+    path, refused, explained_all_the_same = tmp_path / "broken.jsonl", 0, 0
+    for seed in [seed for seed in SOME_SEEDS if 3 < len(outcome(policy, seed).iterations) < 100][:3]:
+        for name, broken in BREAKS.items():
+            lines = json.loads(json.dumps(outcome(policy, seed).lines))
+            if not broken.edit(lines):
+                continue
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            try:
+                found = explain(path)
+            except InputError as error:
+                refused += 1
+                assert str(path) in str(error) and ("line" in str(error)), name
+                continue
+            explained_all_the_same += 1
+            for life in found.state.lives.values():
+                until = life.end if life.end is not None else max(found.end.time, life.out_since)
+                assert not life.attempts or sum(life.times) == until - life.request.arrival, (name, life.id)
+            found.document()
+    assert refused > 5 and explained_all_the_same > 5

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchlab.clients.request import Request
+from batchlab.errors import InputError, shorten
 from batchlab.events import End, Event, Header, Iteration
 from batchlab.explain.finding import Trouble
 from batchlab.explain.lives import Life, Span
@@ -98,7 +99,6 @@ class Explainer:
 
     def _compute(self, line: Iteration, state: State, before: int) -> Moment:
         """Give the scheduled their tokens."""
-        lives = state.lives
         prefill = decode = 0
         owner = (0, "")
         for id, phase, tokens in line.scheduled:
@@ -112,12 +112,16 @@ class Explainer:
         moment = Moment(line, time, prefill, decode, len(state.active), before, self._whole, owner)
         if line.kv is not None:
             for id, tokens in line.cached:
-                if lives[id].computed == 0:
-                    lives[id].computed = tokens
+                life = state.find(id)
+                if life.computed == 0:
+                    life.computed = tokens
         decodes = Reason.BESIDE if prefill else Reason.DECODE
         bring: list[tuple[Life, int]] = []
         for id, phase, tokens in line.scheduled:
             life = state.active.get(id) or state.find(id, "active")
+            if life.last_run == line.iteration:
+                raise InputError(None, f"request {shorten(id)}", None, "twice in one batch, one entry expected")
+            life.last_run = line.iteration
             reason = decodes
             if phase == "prefill":
                 reason = Reason.PREFILL

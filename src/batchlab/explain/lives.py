@@ -59,6 +59,8 @@ class Life:
     """The most that it had computed before a preemption: below it, prefill is done again."""
     emitted: int = 0
     in_flight: int = 0
+    last_run: int = -1
+    """The last iteration that scheduled it."""
     joined: list[int] | None = None
     """The queue clock's reading when it joined the queue."""
     parked: bool = False
