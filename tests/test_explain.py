@@ -2,6 +2,7 @@
 
 import functools
 import json
+import tracemalloc
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import pytest
 from laws_runs import POLICIES, SEEDS, Outcome, document_for, make_run, outcome
+from loads_vllm import decode_first_run, vllm_run
 from trace_breaks import BREAKS
 from trace_samples import recorded
 
+from batchlab.clients.request import Request
 from batchlab.conform.cases import case_files
 from batchlab.conform.convert import write_trace
+from batchlab.core.limits import Limits
+from batchlab.costs.unit import Unit
 from batchlab.errors import InputError
 from batchlab.explain import Explainer, Explanation, conclude, explain
 from batchlab.explain.clocks import Above
@@ -22,8 +27,10 @@ from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import LABELS, MEANINGS, Reason
 from batchlab.explain.source import DEFAULTS
 from batchlab.explain.troubles import TROUBLES
+from batchlab.metrics.fold import Summary
+from batchlab.policies.chunked import Chunked
 from batchlab.scenario import load
-from batchlab.simulate import simulate
+from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import decode
 
 ROOT = Path(__file__).parents[1]
@@ -84,6 +91,45 @@ def test_spans_partition_every_life(policy: str) -> None:
             if life.first_start is not None:
                 assert life.first_start - life.request.arrival == figures[id]["queue_time"]
     assert lives > 60
+
+
+@pytest.mark.parametrize("make", [vllm_run, decode_first_run])
+def test_spans_partition_every_life_with_caches_and_shedding(make: Any) -> None:
+    """Loads in which blocks run out, prompts begin alike, queues shed and clients give up or come again."""
+    seen: Counter[Reason] = Counter()
+    for seed in range(40):
+        explainer, sums, summary = Explainer("all"), Explainer(), Summary()
+        simulate(make(seed), [explainer, sums, summary])
+        figures = {entry["id"]: entry for entry in summary.document()["requests"]}
+        for id, life in explainer.lives.items():
+            spans = life.spans or []
+            assert all(a.end == b.start for a, b in pairwise(spans))
+            by_span = [sum(s.end - s.start for s in spans if s.reason is reason) for reason in Reason]
+            assert by_span == life.times == sums.lives[id].times, (seed, id)
+            assert (life.ttft, life.e2el) == (figures[id]["ttft"], figures[id]["e2el"]), (seed, id)
+            assert life.e2el is None or sum(by_span) == life.e2el
+            seen.update(span.reason for span in spans)
+    wanted = {Reason.PREEMPTED, Reason.RETRY, Reason.ORDER, Reason.SEATS}
+    assert wanted <= seen.keys(), seen
+
+
+def test_memory_does_not_grow_with_the_iterations() -> None:
+    """Four requests, 100 iterations and 10,000: what is kept is the same, but for numbers that are longer."""
+
+    def kept(output: int) -> int:
+        requests = [Request(f"r{n}", n, 5, output, output) for n in range(4)]
+        run = Run(Chunked(prefill_chunk=2), Limits(3, 8), Unit(), requests, max_iterations=100_000)
+        explainer = Explainer((), [trouble() for trouble in TROUBLES])
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        simulate(run, [explainer])
+        after = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert explainer.iterations > output
+        return after - before
+
+    kept(10)  # what is made once, at the first use
+    assert kept(5_000) < kept(50) + 5_000
 
 
 @pytest.mark.parametrize("policy", POLICIES)

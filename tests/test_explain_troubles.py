@@ -7,6 +7,7 @@ import pytest
 
 from batchlab.errors import StalledError
 from batchlab.explain import Explainer, Explanation, blocking, churn, conclude, load
+from batchlab.explain.reasons import Reason
 from batchlab.explain.troubles import TROUBLES
 from batchlab.scenario import build
 from batchlab.scenario import load as load_scenario
@@ -236,6 +237,34 @@ def test_retry_storm(attempts: int, storm: bool) -> None:
         rejected = [life for life in found.state.lives.values() if life.state == "rejected"]
         assert seen["requests"] == 10 and seen["attempts"] == sum(life.attempts for life in found.state.lives.values())
         assert all(life.attempts == 4 and sum(life.times) == life.end == 6 for life in rejected)
+
+
+def closed_loop(max_queue: int | None) -> Explanation:
+    """64 clients, four seats, four iterations each: one request an iteration is served."""
+    requests = [{"id": f"r{n}", "arrival": 0, "prompt": 1, "output": 4} for n in range(640)]
+    engine = {"policy": "continuous", "max_num_seqs": 4, "max_num_batched_tokens": 64}
+    engine |= {} if max_queue is None else {"max_queue": max_queue}
+    return written(engine, requests, workload={"clients": 64, "think_time": 1})
+
+
+def test_a_closed_loop_without_a_bound_waits_by_littles_law() -> None:
+    """W = N / X: 64 clients at one an iteration wait 64 iterations, a round; nobody is rejected, nothing is said."""
+    found = closed_loop(None)
+    group = found.groups()["e2el"]
+    last_rounds = [life for life in found.state.lives.values() if life.request.arrival > 64 and life.e2el is not None]
+    mean = sum(life.e2el or 0 for life in last_rounds) / len(last_rounds)
+    assert mean == pytest.approx(64 - 1, rel=0.03)  # one of the 64 thinks at a time
+    assert group.times[Reason.SEATS] / sum(group.times) > 0.9
+    assert not evidence(found).keys() & {"overload", "offered rate not reached"}
+
+
+def test_a_closed_loop_behind_a_bound_shows_its_overload() -> None:
+    """As many are served an iteration; who is let in waits for eight at most, and most attempts are rejected."""
+    found = closed_loop(8)
+    seen = evidence(found)["overload"]
+    assert seen["rejected"] > seen["attempts"] / 2
+    served = [life.e2el for life in found.state.lives.values() if life.e2el is not None]
+    assert max(served) <= 4 + 8 + 4
 
 
 def test_priority_without_effect() -> None:

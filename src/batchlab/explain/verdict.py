@@ -207,8 +207,8 @@ def _reserves(state: State) -> bool:
 
 
 def _blocks(head: Life | None, line: Iteration, state: State) -> dict[str, int] | None:
-    """What the head needs and what is free, where that is too little."""
+    """What the head needs and what is free, where that is too little; with a prefix cache it may need fewer."""
     if head is None or line.kv is None:
         return None
     needed, free = need(head, state), free_for(line, state)
-    return {"needs": needed, "free": free} if needed > free else None
+    return {"needs": needed, "free": free, "caching": state.terms.caching} if needed > free else None

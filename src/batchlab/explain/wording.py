@@ -64,7 +64,9 @@ def _blocks(span: Span, life: Life, lives: dict[str, Life]) -> str:
 
 def _short(facts: dict[str, Any]) -> str:
     free = f"{facts['free']:,} free"
-    return f"needed {facts['needs']:,} KV blocks, {free}" if "needs" in facts else f"{facts.get('policy')}, {free}"
+    if "needs" not in facts:
+        return f"{facts['policy']}, {free}"
+    return f"needed {'up to ' if facts['caching'] else ''}{facts['needs']:,} KV blocks, {free}"
 
 
 def _behind(span: Span, life: Life, lives: dict[str, Life]) -> str:
