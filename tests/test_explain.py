@@ -20,8 +20,9 @@ from batchlab.conform.cases import case_files
 from batchlab.conform.convert import write_trace
 from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
-from batchlab.errors import InputError
+from batchlab.errors import InputError, StalledError
 from batchlab.explain import Explainer, Explanation, conclude, explain
+from batchlab.explain.churn import RecomputeTax
 from batchlab.explain.clocks import Above
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import LABELS, MEANINGS, Reason
@@ -216,6 +217,31 @@ def test_stalls_and_recomputed_tokens_are_those_of_the_totals(policy: str) -> No
         preempted = sum(len(line["preempted"]) for line in one.iterations)
         if "preemption thrash" in evidence:
             assert evidence["preemption thrash"]["preemptions"] == preempted, seed
+
+
+def test_tokens_computed_again_are_those_of_the_totals() -> None:
+    """Where everybody who was preempted was so once, and completed, all that was dropped and not cached is redone."""
+    compared = 0
+    for seed in range(120):
+        tax, summary = RecomputeTax(), Summary()
+        explainer = Explainer((), [tax])
+        try:
+            simulate(vllm_run(seed), [explainer, summary])
+        except StalledError:
+            continue
+        hit = [life for life in explainer.lives.values() if life.preemptions]
+        once = all(life.preemptions == 1 and life.state == "completed" for life in hit)
+        if hit and once and explainer.state is not None and explainer.state.terms.depth == 1:
+            compared += 1
+            assert tax.again == summary.totals()["recomputed_tokens"], seed
+    assert compared > 3
+
+
+@pytest.mark.parametrize("policy", ["sarathi", "orca", "fastertransformer", "vllm-v0"])
+def test_first_come_first_served_never_gives_the_order_as_a_reason(policy: str) -> None:
+    for seed in SOME_SEEDS:
+        for life in explained_of(policy, seed).state.lives.values():
+            assert life.times[Reason.ORDER] == life.overtaken_by == 0, (seed, life.id)
 
 
 def test_a_run_is_explained_alike_live_and_from_its_file(tmp_path: Path) -> None:

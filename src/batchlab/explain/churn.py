@@ -148,23 +148,23 @@ class RecomputeTax(Trouble):
     name = "recompute tax"
 
     def __init__(self) -> None:
-        self._computed = 0
-        self._again = 0
+        self.computed = 0
+        self.again = 0
 
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
         """Count them."""
-        self._computed += moment.prefill + moment.decode
-        self._again += moment.again
+        self.computed += moment.prefill + moment.decode
+        self.again += moment.again
 
     def finding(self, state: State, end: End) -> Finding | None:
         """The share."""
-        if not self._again or self._again < TAX * self._computed:
+        if not self.again or self.again < TAX * self.computed:
             return None
-        share = self._again / self._computed
+        share = self.again / self.computed
         text = (
-            f"{self._again:,} of {self._computed:,} computed tokens ({share:.1%}) had been computed before a preemption"
+            f"{self.again:,} of {self.computed:,} computed tokens ({share:.1%}) had been computed before a preemption"
         )
-        return Finding(self.name, text, {"recomputed": self._again, "computed": self._computed, "share": share})
+        return Finding(self.name, text, {"recomputed": self.again, "computed": self.computed, "share": share})
 
 
 class Livelock(Trouble):
