@@ -86,7 +86,7 @@ class EveryPart:
     unit = "ns"
     idle = "jump"
 
-    def __init__(self, details: bool) -> None:
+    def __init__(self, details: tuple[str, ...]) -> None:
         self.details = details
 
     def duration(self, work: Work) -> int:
@@ -95,7 +95,7 @@ class EveryPart:
         return total + sum(tokens * before for tokens, before in work.chunks) + sum(work.contexts) % 5
 
     def describe(self) -> dict[str, Any]:
-        return {"model": "every part", "details": self.details}
+        return {"model": "every part", "details": list(self.details)}
 
 
 def any_cost(rng: Random) -> CostModel:
@@ -103,7 +103,7 @@ def any_cost(rng: Random) -> CostModel:
     if kind == "unit":
         return Unit(idle=rng.choice(["step", "jump"]))
     if kind in ("own", "details"):
-        return EveryPart(kind == "details")
+        return EveryPart(("chunks", "contexts") if kind == "details" else rng.choice([(), ("chunks",)]))
     unit = rng.choice(["ns", "cost unit"])
     if kind == "huge" and rng.random() < 0.3:
         return Linear(unit, per_iteration=2**40, prefill_token=2**39, context_token=rng.choice([0, 2**40]))
@@ -331,7 +331,8 @@ def seen(seq: Any) -> tuple[Any, ...]:
     """Every figure of a sequence."""
     figures = seq.computed, seq.known, seq.held, seq.scheduled, seq.left, seq.generated, seq.prefill_left
     states = seq.waiting, seq.running, seq.ended, seq.at_the_door
-    return (seq.id, *figures, seq.remaining_work, seq.prefill_target, seq.preemptions, *states, seq.order)
+    fixed = seq.id, seq.prompt_tokens, seq.max_tokens, seq.priority, seq.sent, seq.deadline, seq.order
+    return (*fixed, *figures, seq.remaining_work, seq.prefill_target, seq.preemptions, *states)
 
 
 class ShortestPromptFirst(User):
@@ -429,9 +430,11 @@ class Reader(User):
 
 
 class Waiter(User):
-    """Lets requests gather; says when to be asked again."""
+    """Lets requests gather; mostly says when to be asked again."""
 
     def build(self, view: Any, batch: Any) -> Any:
+        if self.rng.random() < 0.03:
+            return self.rng.choice([None, "no reason"])
         if self.turns % 7 == 0 or (not view.num_running and len(view.waiting) < 3 and self.turns % 3):
             return Wait("for more", view.now + self.rng.choice([0, 1, 30]))
         return self.serve(view, batch)

@@ -303,7 +303,7 @@ def test_a_trace_in_ns_is_fitted(tmp_path: Path) -> None:
         summary = Summary()
         run = Run(Vllm(), Limits(16, 512, num_gpu_blocks=400), costs.build(COST), requests, engine="vllm")
         simulate(run, [summary, TraceWriter(file, summary)])
-    assert summary.preemptions > 0
+    assert summary.totals()["preemptions"] > 0
     ended = invoke("calibrate", path, "-o", tmp_path / "cost.toml", "--json")
     assert {name: json.loads(ended.stdout)["cost"][name] for name in TRUE} == pytest.approx(TRUE, rel=1e-6)
 

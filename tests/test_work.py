@@ -13,7 +13,7 @@ from batchlab.simulate import Run, simulate
 class Seen(Linear):
     """A linear cost that keeps what it was shown."""
 
-    details = True
+    details = ("chunks", "contexts")
 
     def __init__(self) -> None:
         super().__init__(unit="cost unit", per_iteration=1, prefill_token=1)
@@ -27,8 +27,8 @@ class Seen(Linear):
         return super().duration(work)
 
 
-@pytest.mark.parametrize("details", [True, False])
-def test_sums_are_those_of_the_single_requests(details: bool) -> None:
+@pytest.mark.parametrize("details", [("chunks", "contexts"), ()])
+def test_sums_are_those_of_the_single_requests(details: tuple[str, ...]) -> None:
     cost = Seen()
     cost.details = details
     requests = [Request(str(i), 7 * i, 5 + 9 * i % 23, 1 + i % 6, 9) for i in range(12)]

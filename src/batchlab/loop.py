@@ -82,7 +82,11 @@ class Loop:
     def _prepare(self, key: Any) -> None:
         """Nobody looks at single iterations: use what is quicker, where these policy, blocks and cost allow it."""
         run, core = self.run, self.core
-        if self.depth > 1 or run.cost.details or not (core.kv is None or isinstance(core.kv, CountedBlocks)):
+        if (
+            self.depth > 1
+            or "contexts" in run.cost.details
+            or not (core.kv is None or isinstance(core.kv, CountedBlocks))
+        ):
             return
         self.tally._steady = core.steady
         core.go_in_step(self.script, self.tally)

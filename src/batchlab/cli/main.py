@@ -9,6 +9,7 @@ from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
+from batchlab.cli.explain import explain
 from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.validate import validate
@@ -25,6 +26,7 @@ def cli() -> None:
 cli.add_command(run)
 cli.add_command(compare)
 cli.add_command(verify)
+cli.add_command(explain)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(cost)

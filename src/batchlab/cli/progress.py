@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from batchlab.core.tally import RESULTS, Tally
-from batchlab.events import End, Event, Iteration, Observer
+from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.simulate import Run
 
 INTERVAL = 0.1
@@ -21,7 +21,17 @@ INTERVAL = 0.1
 @contextlib.contextmanager
 def progress(run: Run) -> Iterator[list[Observer]]:
     """An observer that shows how many requests have ended, with their rate; none where stderr is no terminal."""
-    if run.inline or not sys.stderr.isatty():
+    if run.inline:
+        yield []
+        return
+    with ended_bar(run.engine.rpartition("/")[2], len(run.requests)) as observers:
+        yield observers
+
+
+@contextlib.contextmanager
+def ended_bar(name: str, total: int | None = None) -> Iterator[list[Observer]]:
+    """The same for any events; without a total, the header may know it."""
+    if not sys.stderr.isatty():
         yield []
         return
     bar = Progress(
@@ -35,7 +45,7 @@ def progress(run: Run) -> Iterator[list[Observer]]:
         auto_refresh=False,
     )
     with bar:
-        yield [_Ended(bar, bar.add_task(run.engine.rpartition("/")[2], total=len(run.requests), rate=0.0))]
+        yield [_Ended(bar, bar.add_task(name, total=total, rate=0.0))]
 
 
 @contextlib.contextmanager
@@ -71,6 +81,10 @@ class _Ended:
             self._ended += len(event.completed) + len(event.dropped)
             if event.rejected:
                 self._ended += sum(rejection.retry_at is None for rejection in event.rejected)
+        elif isinstance(event, Header):
+            self._ended = 0  # one bar may serve several runs
+            if event.source["requests"] is not None:
+                self._bar.update(self._task, total=event.source["requests"])
         elif not isinstance(event, End):
             return
         now = time.monotonic()

@@ -73,7 +73,8 @@ class Core:
     key that is fixed while a sequence waits; without it, first come, first served. steps_in_flight: how many steps are
     planned before the oldest is committed. estimator: says how long some work takes, for policies that ask.
     holds: what a sequence has KV blocks for: `computed` tokens, its whole `prompt` from the first chunk on, or prompt
-    and `max` output from the start. details: whether each step lists its chunks and contexts.
+    and `max` output from the start. details: what each step lists, of
+    `chunks` and `contexts`.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Core:
         steps_in_flight: int = 1,
         estimator: Callable[[Work], int] | None = None,
         holds: str = "computed",
-        details: bool = False,
+        details: tuple[str, ...] = (),
     ) -> None:
         self.limits = limits
         self.running = Running()
@@ -161,11 +162,11 @@ class Core:
         step.scheduled = batch._entries
         step.admitted, step.preempted, step.cached = batch.admitted, batch.preempted, batch.cached
         step.rejected, step.dropped = batch.rejected, batch.dropped
-        batch._work(step)
-        step.works = bool(batch._entries) or batch._steady.given or batch.padding_tokens > 0
         if self.quick:
             self._clean(step)
-        else:
+        batch._work(step)
+        step.works = bool(batch._entries) or batch._steady.given or batch.padding_tokens > 0
+        if not self.quick:
             step.unused = batch.unused
             step.entries = batch.entries
             step.free_blocks = batch.free_blocks
@@ -177,6 +178,8 @@ class Core:
     def _clean(self, step: Step) -> None:
         """Empty lists for a step that is used again."""
         step.wake = None
+        if step.chunks:
+            step.chunks = []
         if step.prefill_done:
             step.prefill_done = []
         if step.decoding:

@@ -20,7 +20,7 @@ cdef class Verbs:
     cdef Tally _tally
     cdef Sequence _hits_for, _stopped_at
     cdef list _hits, _entries
-    cdef bint _details, _asked, _mixed, _holds_computed
+    cdef bint _chunks, _contexts, _asked, _mixed, _holds_computed
     cdef long long _place
     cdef Running _running
     cdef WaitingQueue _waiting

@@ -39,11 +39,12 @@ class Verbs:
         kv: CountedBlocks | HashedBlocks | None = None,
         estimator: Callable[[Work], int] | None = None,
         holds: str = "computed",
-        details: bool = False,
+        details: tuple[str, ...] = (),
     ) -> None:
         self._holds = holds
         self._holds_computed = holds == "computed"
-        self._details = details
+        self._chunks = "chunks" in details
+        self._contexts = "contexts" in details
         self._kv = kv
         self._counted = kv if isinstance(kv, CountedBlocks) else None
         self._estimator = estimator
@@ -164,7 +165,7 @@ class Verbs:
             work.context_tokens += after
             work.prefill_context += after
             work.samples += after >= seq.known
-            if self._details:
+            if self._chunks:
                 work.chunks.append((tokens, seq.computed))
         return self._estimator(work)
 
@@ -308,13 +309,13 @@ class Verbs:
             if seq._computed >= seq.prefill_target:
                 decode += tokens
                 samples += 1
-                if self._details:
+                if self._contexts:
                     step.contexts.append(after)
                 continue
             prefill += tokens
             prefill_context += after
             samples += after >= seq._known
-            if self._details:
+            if self._chunks:
                 step.chunks.append((tokens, seq._computed))
         step.prefill_tokens, step.decode_tokens = prefill, decode
         step.context_tokens, step.prefill_context, step.samples = context, prefill_context, samples

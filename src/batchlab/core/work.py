@@ -19,7 +19,7 @@ class Refusal(Enum):
 
 
 class Work:
-    """What a step computes, in the sums that a cost model needs; the single requests where it asks for `details`."""
+    """What a step computes, in the sums that a cost model needs; single requests only where it asks for them."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0
@@ -29,10 +29,8 @@ class Work:
         self.samples = 0  # sequences that get an output token
         self.moved_blocks = 0  # swapped out or in
         self.padding_tokens = 0  # computed for ended members of a tied batch, for nobody
-        self.chunks: list[
-            tuple[int, int]
-        ] = []  # details: of each prefilling sequence, tokens and those computed before
-        self.contexts: list[int] = []  # details: of each decoding sequence, tokens computed after the step
+        self.chunks: list[tuple[int, int]] = []  # of each prefilling sequence: tokens, and those computed before
+        self.contexts: list[int] = []  # of each decoding sequence: tokens computed after the step
 
 
 class Wait(NamedTuple):

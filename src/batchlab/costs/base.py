@@ -23,8 +23,9 @@ class CostModel(Protocol):
     idle: str
     """`step`: time passes only by iterating, so idle iterations are taken one by one. `jump`: to the next event."""
 
-    details: bool
-    """Whether it looks at single requests: `work.chunks` and `work.contexts` are filled in for it only then."""
+    details: tuple[str, ...]
+    """Which lists of single requests it looks at, `chunks` and `contexts`: only they are filled in. Contexts are dear:
+    for them every decoding sequence has to be looked at in every step."""
 
     def duration(self, work: Work) -> int:
         """Duration of a step that does this work, which is not nothing."""

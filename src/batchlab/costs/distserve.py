@@ -18,7 +18,7 @@ class DistServe:
 
     unit = "ns"
     idle = "jump"
-    details = True
+    details: tuple[str, ...] = ("chunks",)
 
     def __init__(
         self,
@@ -46,16 +46,17 @@ class DistServe:
         """The stated sum, in ns."""
         ms = 0.0
         self.timed += 1
-        if work.chunks and work.contexts:
+        decodes, context = work.decode_tokens, work.context_tokens - work.prefill_context
+        if work.chunks and decodes:
             self.outside += 1
         if work.chunks or work.padding_tokens:
             a, b, c = self.prefill
             squares = sum((before + tokens) ** 2 - before**2 for tokens, before in work.chunks)
             ms += a + b * (work.prefill_tokens + work.padding_tokens) + c * squares
-        if work.contexts:
-            large = self.threshold is not None and len(work.contexts) > self.threshold
+        if decodes:
+            large = self.threshold is not None and decodes > self.threshold
             a, b, c = self.decode_large if large and self.decode_large is not None else self.decode
-            ms += a + b * sum(work.contexts) + c * len(work.contexts)
+            ms += a + b * context + c * decodes
         return whole(ms * 1e6)
 
     def remarks(self) -> list[str]:

@@ -66,7 +66,7 @@ class Linear(LinearTime):
     """
 
     idle = "jump"
-    details = False
+    details: tuple[str, ...] = ()
 
     def __init__(
         self,

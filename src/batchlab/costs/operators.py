@@ -43,7 +43,6 @@ class Operators:
 
     unit = "ns"
     idle = "jump"
-    details = True
     files: ClassVar = {"profile": "", "llm": ".json", "collectives": ".csv"}
 
     def __init__(
@@ -83,6 +82,7 @@ class Operators:
         self._dense: dict[int, float] = {}
         self._last: dict[int, float] = {}
         self._waves = self._make_waves(unequal_contexts, settings["sms"], settings["kv_heads"], saturation)
+        self.details: tuple[str, ...] = ("chunks",) if self._waves is None else ("chunks", "contexts")
         self._parallel = (tensor_parallel, expert_parallel)
         self._reduce = None
         if tensor_parallel > 1 or expert_parallel > 1:
@@ -125,14 +125,13 @@ class Operators:
 
     def duration(self, work: Work) -> int:
         """The sum, in ns."""
-        contexts, chunks = work.contexts, work.chunks
-        decodes = len(contexts)
+        chunks, decodes = work.chunks, work.decode_tokens
         tokens = work.prefill_tokens + work.decode_tokens + work.padding_tokens
-        context = sum(contexts) / decodes if decodes else 0.0
+        context = (work.context_tokens - work.prefill_context) / decodes if decodes else 0.0
         self._count(tokens, decodes + len(chunks), context, chunks)
         per_layer = self._attention(chunks, decodes, context)
         if self._waves is not None and decodes:
-            penalty = self._waves.penalty(contexts)
+            penalty = self._waves.penalty(work.contexts)
             if penalty != 1.0:
                 per_layer += (penalty - 1) * self.profile.attention(0, 0, decodes, context)
         if tokens <= self.largest_graph:

@@ -42,7 +42,6 @@ class Roofline:
 
     unit = "ns"
     idle = "jump"
-    details = True
     files: ClassVar = {"llm": ".json"}
 
     def __init__(
@@ -82,6 +81,7 @@ class Roofline:
         self.settings: dict[str, Any] = settings
         _check(settings, self.llm.heads, self.llm.layers)
         self._prepare()
+        self.details: tuple[str, ...] = ("chunks",) if self._window is None else ("chunks", "contexts")
 
     def _prepare(self) -> None:
         """ns for a unit of each kind of work, on the slowest of the GPUs that share it."""

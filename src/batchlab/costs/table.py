@@ -23,7 +23,7 @@ class Table:
 
     unit = "ns"
     idle = "jump"
-    details = True
+    details: tuple[str, ...] = ("chunks",)
     files: ClassVar = {"file": ""}
 
     def __init__(self, file: str, tolerance: float = 0.1) -> None:
@@ -48,8 +48,8 @@ class Table:
         """
         tokens = work.prefill_tokens + work.padding_tokens
         before = sum(chunk * history for chunk, history in work.chunks) / tokens if tokens else 0.0
-        decodes = len(work.contexts)
-        context = sum(work.contexts) / decodes if decodes else 0.0
+        decodes = work.decode_tokens
+        context = (work.context_tokens - work.prefill_context) / decodes if decodes else 0.0
         at = (tokens, before, decodes, context)
         self.timed += 1
         axes = self.grid.axes

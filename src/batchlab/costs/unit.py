@@ -12,7 +12,7 @@ class Unit:
     """
 
     unit = "iteration"
-    details = False
+    details: tuple[str, ...] = ()
 
     def __init__(self, idle: Literal["step", "jump"] = "step") -> None:
         self.idle: str = idle

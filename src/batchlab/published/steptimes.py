@@ -23,7 +23,7 @@ class InSeconds:
 
     unit = "ns"
     idle = "jump"
-    details = True
+    details: tuple[str, ...] = ("chunks", "contexts")
 
     def __init__(self) -> None:
         self._deepest = 0

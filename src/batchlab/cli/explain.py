@@ -1,0 +1,117 @@
+"""batchlab explain."""
+
+import dataclasses
+import json
+import sys
+from typing import Any
+
+import click
+
+from batchlab.cli.explain_tables import print_overview, print_proof, print_request
+from batchlab.cli.progress import ended_bar, progress
+from batchlab.cli.run import note
+from batchlab.errors import InputError
+from batchlab.events import Header
+from batchlab.explain import Explanation
+from batchlab.explain import explain as explain_trace
+from batchlab.policies import find, limits_of
+from batchlab.prove import Proof
+from batchlab.prove import prove as prove_wait
+from batchlab.scenario import load
+from batchlab.settings import parameters
+from batchlab.simulate import Run
+
+
+@click.command()
+@click.argument("trace", type=click.Path())
+@click.argument("request", required=False)
+@click.option(
+    "--prove",
+    "scenario",
+    type=click.Path(),
+    metavar="SCENARIO",
+    help="Run the trace's SCENARIO again with the limit lifted that REQUEST first waited for.",
+)
+@click.option("--workload", type=click.Path(), metavar="FILE", help="With --prove: the trace's workload file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def explain(trace: str, request: str | None, scenario: str | None, workload: str | None, as_json: bool) -> None:
+    """Say where the time of the requests of a TRACE went, and why.
+
+    Without REQUEST: sums by reason over all and over the slowest 1 %, and what trouble the run shows. With it: every
+    span of that request's life. Exits with 1 if --prove was asked and the request did not run earlier.
+    """
+    if scenario is not None and request is None:
+        raise click.UsageError("--prove needs a REQUEST: whose wait is to be proven?")
+    if workload is not None and scenario is None:
+        raise click.UsageError("--workload goes with --prove")
+    with ended_bar("reading") as observers:
+        watch = observers[0] if observers else None
+        found = explain_trace(trace, () if request is None else (request,), watch)
+    life = None if request is None else found.life(request)
+    proof = None if scenario is None or request is None else _prove(found, request, scenario, workload)
+    if as_json:
+        print(json.dumps(_document(trace, found, request, proof), indent=1, ensure_ascii=False))
+    elif life is None:
+        print_overview(trace, found)
+    else:
+        print_request(found, life)
+        if proof is not None:
+            print_proof(proof)
+    if not found.complete:
+        note(f"{trace} has no end line: the run was killed, or the file was cut; this is what it says up to there")
+    if proof is not None and not proof.proven:
+        sys.exit(1)
+
+
+def _document(trace: str, found: Explanation, request: str | None, proof: Proof | None) -> dict[str, Any]:
+    if request is None:
+        return {"trace": trace, **found.document()}
+    header = found.header
+    document = {"trace": trace, "engine": header.engine, "unit": header.clock["unit"], "complete": found.complete}
+    document["request"] = found.request(request)
+    if proof is not None:
+        document["proof"] = {
+            "reason": None if proof.wait is None else proof.wait.reason.label,
+            "limits": proof.limits,
+            "first_scheduled": proof.first_scheduled,
+            "trials": [
+                {**dataclasses.asdict(trial), "wait": None if trial.wait is None else trial.wait.label}
+                for trial in proof.trials
+            ],
+            "proven": proof.proven,
+        }
+    return document
+
+
+def _prove(found: Explanation, request: str, scenario: str, workload: str | None) -> Proof:
+    run = _run_of(found.header, scenario, workload)
+    with progress(run) as observers:
+        proof = prove_wait(run, request, observers)
+    first = found.life(request).first_start
+    if proof.first_scheduled != first:
+        expected = f"the trace has request {request!r} first scheduled at {first}"
+        raise InputError(scenario, "first scheduled", proof.first_scheduled, f"not the trace's scenario: {expected}")
+    return proof
+
+
+def _run_of(header: Header, scenario: str, workload: str | None) -> Run:
+    """The scenario's run with the settings that the trace's header has. Raises InputError where it is another one."""
+    try:
+        policy = find(header.engine)
+    except InputError as error:
+        error.place = "the trace's engine"
+        raise
+    given = {name: header.settings[name] for name in parameters(policy) if header.settings.get(name) is not None}
+    reserved = getattr(policy, "reserved_blocks", 0)
+    for own, core in limits_of(policy).items():
+        value = header.limits.get(core)
+        if value is not None:
+            given[own] = value + reserved if core == "num_gpu_blocks" else value
+    overrides = {f"engine.{name}": value for name, value in given.items()}
+    run = load(scenario, overrides, [header.engine], workload).runs[0]
+    mine = json.loads(json.dumps(dataclasses.asdict(run.header())))
+    theirs = dataclasses.asdict(header)
+    for name in ("settings", "limits", "clock", "queue", "deadlines", "retry"):
+        if mine[name] != theirs[name]:
+            raise InputError(scenario, name, mine[name], f"not the trace's scenario, which has {theirs[name]}")
+    return run

@@ -1,0 +1,239 @@
+"""What `explain` prints for people."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+
+from batchlab.cli.tables import MOST_ROWS, console, plain_table, say
+from batchlab.errors import one_line
+from batchlab.explain.explanation import Explanation, Group, by_reason
+from batchlab.explain.lives import Life, Span
+from batchlab.explain.reasons import Reason
+from batchlab.explain.wording import detail, duration
+from batchlab.prove import Proof, Trial
+
+COLUMNS = {
+    "ttft": "TTFT: all",
+    "ttft_slowest": "slowest 1 %",
+    "e2el": "E2E: all",
+    "e2el_slowest": "slowest 1 % ",
+}
+DECODES = (Reason.DECODE, Reason.BESIDE)
+LARGE_MS = 100_000
+"""A mean of so many milliseconds is easier read in seconds."""
+MAIN = 0.2
+"""Of a request's time: reasons with so much are named beside the slowest."""
+
+
+def print_overview(trace: str, found: Explanation) -> None:
+    """Sums by reason, the slowest requests, those that were not completed, and the findings."""
+    out, header, end = console(), found.header, found.end
+    unit = header.clock["unit"]
+    came = sum(life.attempts > 0 for life in found.state.lives.values())
+    took = f"{end.iterations:,} iterations" + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
+    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {came:,} requests, {took}"))
+    groups = found.groups()
+    out.print()
+    _print_groups(out, {name: groups[name] for name in COLUMNS}, unit)
+    out.print()
+    _print_slowest(out, found, unit)
+    others = _others(found, unit)
+    for line in others:
+        say(out, one_line(line))
+    if others:
+        out.print()
+    if not found.findings:
+        say(out, "no trouble found")
+    for finding in found.findings:
+        out.print(
+            f"[bold]{escape(finding.name)}[/bold]: {escape(one_line(finding.text))}", soft_wrap=not out.is_terminal
+        )
+
+
+def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
+    """A row a reason: the mean of each request and its share."""
+    means = [max(group.times, default=0) / group.requests for group in groups.values() if group.requests]
+    scale, name, digits = 1, f"{unit}s", 1
+    if unit == "ns":
+        scale, name, digits = (10**9, "s", 2) if max(means, default=0) >= LARGE_MS * 10**6 else (10**6, "ms", 1)
+    table = plain_table(f"mean, {name}", *COLUMNS.values(), numeric=tuple(COLUMNS.values()))
+
+    def cell(group: Group, time: int) -> str:
+        total = sum(group.times)
+        if not group.requests or not time:
+            return ""
+        return f"{time / group.requests / scale:,.{digits}f} {time / total:>4.0%}"
+
+    for reason in Reason:
+        times = [group.times[reason] for group in groups.values()]
+        if any(times):
+            style = "" if reason.works else "yellow"
+            cells = (cell(group, time) for group, time in zip(groups.values(), times, strict=True))
+            table.add_row(Text(reason.label, style=style), *cells)
+    table.add_row("in all", *(cell(group, sum(group.times)) for group in groups.values()), end_section=True)
+    table.add_row("requests", *(f"{group.requests:,}     " for group in groups.values()))
+    least = (None if g.least is None else f"{g.least / scale:,.{digits}f}     " for g in groups.values())
+    table.add_row("at least", *(value or "" for value in least))
+    out.print(table)
+
+
+def _print_slowest(out: Console, found: Explanation, unit: str) -> None:
+    for name, latency in (("ttft", "TTFT"), ("e2el", "E2E")):
+        table = plain_table(f"slowest {latency}", "time", "mostly", numeric=("time",))
+        for life in found.slowest(name):
+            times = life.until_first if name == "ttft" else life.times
+            table.add_row(Text(one_line(life.id)), duration(getattr(life, name), unit), _mainly(times or ()))
+        if table.row_count:
+            out.print(table)
+            out.print()
+
+
+def _mainly(times: Iterable[int]) -> str:
+    """The largest reasons with their shares."""
+    found = Counter(by_reason(times))
+    total = found.total()
+    shown = [f"{name} {time / total:.0%}" for name, time in found.most_common() if time >= MAIN * total]
+    return ", ".join(shown or [name for name, _ in found.most_common(1)])
+
+
+def _others(found: Explanation, unit: str) -> list[str]:
+    """What became of those that were not completed, and where their time went."""
+    lines = []
+    lives = [life for life in found.state.lives.values() if life.attempts and life.state != "completed"]
+    for result, count in Counter(life.state for life in lives).most_common():
+        sums = [sum(column) for column in zip(*(life.times for life in lives if life.state == result), strict=True)]
+        total = sum(sums)
+        after = f" after {duration(total / count, unit)} on average ({_mainly(sums)})" if total else " at once"
+        lines.append(f"{result}: {count:,}{after}")
+    return lines
+
+
+def print_request(found: Explanation, life: Life) -> None:
+    """One request: its figures, every span, and the sums."""
+    out, unit = console(), found.header.clock["unit"]
+    request = life.request
+    out.print(f"[bold]{escape(one_line(life.id))}[/bold]", soft_wrap=not out.is_terminal)
+    result = (
+        life.state if life.reason is None or life.state in ("completed", "active") else f"{life.state}: {life.reason}"
+    )
+    figures = [f"prompt {request.prompt:,}", f"output {request.output:,}", f"priority {request.priority}"]
+    figures.append(f"arrived {_at(request.arrival, unit)}")
+    figures.append(one_line(result))
+    for name, time in (("TTFT", life.ttft), ("E2E", life.e2el)):
+        if time is not None:
+            figures.append(f"{name} {duration(time, unit)}")
+    if life.attempts > 1:
+        figures.append(f"{life.attempts} attempts")
+    if life.preemptions:
+        figures.append(f"{life.preemptions} preemptions, {life.lost:,} computed tokens lost")
+    say(out, ", ".join(figures))
+    _print_spans(out, life, found, unit)
+    total = sum(life.times) or 1
+    sums = Counter(by_reason(life.times)).most_common()
+    shown = ", ".join(f"{name} {duration(time, unit)} ({time / total:.0%})" for name, time in sums)
+    say(out, f"in all: {shown or 'no time'}")
+
+
+def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> None:
+    scale, mark, digits = (10**6, " (ms)", 3) if unit == "ns" else (1, "", 0)
+    numeric = (f"at{mark}", f"time{mark}", "iterations")
+    table = plain_table(*numeric, "reason", "what the trace says", numeric=numeric)
+    rows = joined(life.spans or [], lambda span: detail(span, life, found.state.lives))
+    for span, text in rows[:MOST_ROWS]:
+        numbers = "" if span.first is None else f"{span.first:,}"
+        if span.last != span.first:
+            numbers += f"-{span.last:,}"
+        table.add_row(
+            f"{span.start / scale:,.{digits}f}",
+            f"{(span.end - span.start) / scale:,.{digits}f}",
+            numbers,
+            Text(span.reason.label, style="" if span.reason.works else "yellow"),
+            Text(one_line(text)),
+        )
+    out.print(table)
+    if len(rows) > MOST_ROWS:
+        out.print(f"... and {len(rows) - MOST_ROWS:,} more spans; --json lists all of them")
+
+
+def joined(spans: list[Span], say: Callable[[Span], str]) -> list[tuple[Span, str]]:
+    """Rows with their texts. What differs only in who is named is one row; so is decoding, beside prefill or not."""
+    rows: list[tuple[Span, str]] = []
+    for alike in _alike(spans):
+        first, last = alike[0], alike[-1]
+        if first.reason in DECODES:
+            row, text = replace(first, reason=Reason.DECODE), _decoded(alike)
+        else:
+            row, text = first, say(first)
+            if len(alike) > 1:
+                text += f"; then {len(alike) - 1:,} more such"
+        rows.append((replace(row, end=last.end, last=last.last), text))
+    return rows
+
+
+def _decoded(spans: list[Span]) -> str:
+    tokens = sum(span.facts["tokens"] for span in spans)
+    beside = sum(span.facts["tokens"] for span in spans if span.reason is Reason.BESIDE)
+    text = f"{tokens:,} token{'' if tokens == 1 else 's'}"
+    return text + (f"; {beside:,} of them beside prefill of others" if beside else "")
+
+
+def _alike(spans: list[Span]) -> Iterator[list[Span]]:
+    """Runs of spans that follow each other with the same reason, or are all of them decoding."""
+    run: list[Span] = []
+    for span in spans:
+        if run and span.reason is not run[-1].reason and not {span.reason, run[-1].reason} <= set(DECODES):
+            yield run
+            run = []
+        run.append(span)
+    if run:
+        yield run
+
+
+def print_proof(proof: Proof) -> None:
+    """What the reruns showed."""
+    out = console()
+    out.print()
+    if not proof.limits:
+        told = "it never waited" if proof.wait is None else f"its first wait is {proof.wait.reason.label}"
+        say(out, f"nothing to lift: {told}")
+        return
+    assert proof.wait is not None
+    stated = ", ".join(f"{name} = {value:,}" for name, value in proof.limits.items())
+    first = _at(proof.first_scheduled, proof.unit)
+    say(out, f"first wait: {proof.wait.reason.label} ({stated}); first scheduled {first}. Run again with more:")
+    table = plain_table("lifted to", "first scheduled", "first wait then", "")
+    for trial in proof.trials:
+        lifted = ", ".join(f"{name} {value:,}" for name, value in trial.lifted.items())
+        wait = "none" if trial.wait is None else trial.wait.label
+        cells = (
+            ("refused", Text(one_line(trial.refused)), "")
+            if trial.refused is not None
+            else (_at(trial.first_scheduled, proof.unit), wait, _change(proof, trial))
+        )
+        table.add_row(lifted, *cells)
+    out.print(table)
+    if not proof.proven:
+        say(out, "not proven: it was scheduled no earlier in any of them")
+    elif len(proof.trials[-1].lifted) > 1:
+        say(out, "proven only together: another limit stood behind the one that is named")
+    else:
+        say(out, "proven: with more of it, it was scheduled earlier")
+
+
+def _change(proof: Proof, trial: Trial) -> str:
+    before, after = proof.queue_time, trial.queue_time
+    if before is None or after is None:
+        return ""
+    if before == after:
+        return "the same"
+    return f"{duration(abs(after - before), proof.unit)} {'earlier' if after < before else 'later'}"
+
+
+def _at(time: int | None, unit: str) -> str:
+    if time is None:
+        return "never"
+    return f"at {duration(time, unit)}" if unit == "ns" else f"at {time:,}"

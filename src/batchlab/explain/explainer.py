@@ -1,0 +1,281 @@
+"""The observer that explains a run: where the time of every request went, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import Any
+
+from batchlab.clients.request import Request
+from batchlab.errors import InputError, shorten
+from batchlab.events import End, Event, Header, Iteration
+from batchlab.explain.finding import Trouble
+from batchlab.explain.lives import Life, Span
+from batchlab.explain.reasons import Reason
+from batchlab.explain.state import State
+from batchlab.explain.verdict import Answer, Moment, Verdict, seated, verdict
+
+
+class Explainer:
+    """Give it every event of a run, live or from a trace; then ask `lives`.
+
+    focus: ids whose spans are kept one by one, "all" for everybody's; of the others only the sums are.
+    troubles: what to look out for on the way.
+    """
+
+    def __init__(self, focus: Collection[str] | str = (), troubles: Iterable[Trouble] = ()) -> None:
+        self.state: State | None = None
+        self.end: End | None = None
+        self.iterations = 0
+        self._focus = focus
+        self.troubles = list(troubles)
+        self._whole = True
+        self._steps: dict[int, list[tuple[Life, int]]] = {}
+        """Whose tokens each step in flight brings, with the attempt they belong to."""
+
+    @property
+    def lives(self) -> dict[str, Life]:
+        """All requests by id, in the order in which they became known."""
+        return {} if self.state is None else self.state.lives
+
+    def __call__(self, event: Event) -> None:
+        """Take the next event."""
+        if isinstance(event, Header):
+            self.state = State(event)
+            return
+        assert self.state is not None, "the header comes first"
+        if isinstance(event, Iteration):
+            self._iteration(event, self.state)
+        elif isinstance(event, Request):
+            self.state.add(event)
+        else:
+            self.close(event)
+
+    def close(self, end: End) -> None:
+        """The run is over, or its trace breaks off: whoever has no end yet is accounted for up to here."""
+        self.end = end
+        state = self.state
+        for life in state.lives.values() if state is not None else ():
+            if life.state == "retrying":
+                until = max(end.time, life.out_since)
+                self._span(life, Reason.RETRY, life.out_since, until, None, (), {"again_at": life.again_at})
+                life.times[Reason.RETRY] += until - life.out_since
+            elif state is not None:
+                state.settle(life)
+
+    def _iteration(self, line: Iteration, state: State) -> None:
+        before, last_end = len(state.active), state.time
+        state.begin(line)
+        gone = [state.lives[id] for id in self._watched(state) if last_end is not None and last_end < line.start]
+        for life in gone:
+            if life.state in ("waiting", "active"):
+                self._span(life, Reason.BETWEEN, last_end or 0, line.start, None, (), {})
+        self._comings(line, state)
+        state.move(line)
+        moment = self._compute(line, state, before)
+        if line.preempted:
+            _blame(moment, state)
+        found = verdict(moment, state) if state.fresh else None
+        self._pass_time(moment, state, found)
+        for trouble in self.troubles:
+            trouble.look(moment, state, found)
+        self._deliver(line, state)
+        for id in line.completed:
+            state.finish(state.find(id, "active", "waiting"), "completed", line.end)
+        state.time = line.end
+        self.iterations += 1
+
+    def _comings(self, line: Iteration, state: State) -> None:
+        """The spans of those who come: away until their arrival, then unseen until the line begins."""
+        for id in line.arrived:
+            life = state.find(id, "pending", "retrying")
+            if not self._follows(id):
+                continue
+            due = life.request.arrival
+            if life.state == "retrying" and life.again_at is not None:
+                due = life.again_at
+                self._span(life, Reason.RETRY, life.out_since, due, None, (), {"rejected": life.reason})
+            self._span(life, Reason.UNDER_WAY, due, line.start, None, (), {})
+
+    def _compute(self, line: Iteration, state: State, before: int) -> Moment:
+        """Give the scheduled their tokens."""
+        prefill = decode = 0
+        owner = (0, "")
+        for id, phase, tokens in line.scheduled:
+            if phase == "decode":
+                decode += tokens
+            else:
+                prefill += tokens
+                if tokens > owner[0]:
+                    owner = (tokens, id)
+        time = line.end - line.start
+        moment = Moment(line, time, prefill, decode, len(state.active), before, self._whole, owner)
+        if line.kv is not None:
+            for id, tokens in line.cached:
+                life = state.find(id)
+                if life.computed == 0:
+                    life.computed = tokens
+        decodes = Reason.BESIDE if prefill else Reason.DECODE
+        bring: list[tuple[Life, int]] = []
+        for id, phase, tokens in line.scheduled:
+            life = state.active.get(id) or state.find(id, "active")
+            if life.last_run == line.iteration:
+                raise InputError(None, f"request {shorten(id)}", None, "twice in one batch, one entry expected")
+            life.last_run = line.iteration
+            reason = decodes
+            if phase == "prefill":
+                reason = Reason.PREFILL
+                if life.computed < life.high:
+                    reason = Reason.AGAIN
+                    moment.again += min(tokens, life.high - life.computed)
+            life.times[reason] += time
+            life.computed += tokens
+            if life.first_start is None:
+                life.first_start = line.start
+            if phase == "decode" or life.computed >= life.target:
+                life.in_flight += 1
+                bring.append((life, life.attempts))
+            else:
+                self._whole = False
+            if life.spans is not None or self._follows(id):
+                self._span(life, reason, line.start, line.end, line.iteration, (), {"tokens": tokens})
+        if bring:
+            self._steps[line.iteration] = bring
+        if len(line.scheduled) < len(state.active):
+            scheduled = {id for id, _, _ in line.scheduled}
+            moment.idle = [life for id, life in state.active.items() if id not in scheduled]
+        return moment
+
+    def _pass_time(self, moment: Moment, state: State, found: Verdict | None) -> None:
+        """Everybody who got no tokens waits through the iteration."""
+        line, time = moment.line, moment.time
+        for life in moment.idle:
+            answer = seated(life, moment, state)
+            life.times[answer[0]] += time
+            self._note(life, answer, line)
+        state.park(time)
+        if found is not None and time:
+            latest = -1
+            if found.latest is not None and next(iter(state.fresh)) < found.latest.index:
+                latest = found.latest.index
+            state.wait(found.behind or found.reason, time, latest)
+            head = found.head
+            if found.behind is not None and head is not None and head.waits and head.index > latest:
+                head.times[found.reason] += time
+                head.times[found.behind] -= time
+        for id in self._watched(state):
+            life = state.lives[id]
+            if life.state != "waiting":
+                continue
+            if life.parked:
+                self._note(life, _parked(life), line)
+            elif found is not None:
+                facts = {"ahead": _ahead(life, line), "waiting": line.queue_length}
+                reason, who, more = found.of(life)
+                self._note(life, (reason, who, {**facts, **more}), line)
+
+    def _deliver(self, line: Iteration, state: State) -> None:
+        """Tokens come out."""
+        if line.delivers is None:
+            return
+        for life, attempt in self._steps.pop(line.delivers, ()):
+            if attempt != life.attempts or life.state not in ("active", "waiting"):
+                continue
+            life.in_flight -= 1
+            life.emitted += 1
+            if life.first_time is None:
+                state.settle(life)
+                life.first_time = line.end
+                life.until_first = list(life.times)
+
+    # Spans
+
+    def _follows(self, id: str) -> bool:
+        return self._focus == "all" or id in self._focus
+
+    def _watched(self, state: State) -> Iterable[str]:
+        if self._focus == "all":
+            return [life.id for life in (*state.parked.values(), *state.fresh.values(), *state.active.values())]
+        return [id for id in self._focus if id in state.lives]
+
+    def _note(self, life: Life, answer: Answer, line: Iteration) -> None:
+        if self._follows(life.id):
+            self._span(life, answer[0], line.start, line.end, line.iteration, answer[1], answer[2])
+
+    def _span(
+        self,
+        life: Life,
+        reason: Reason,
+        start: int,
+        end: int,
+        iteration: int | None,
+        who: tuple[str, ...],
+        facts: dict[str, Any],
+    ) -> None:
+        """Add a stretch, to the last one if it goes on in the same way."""
+        if start == end or not self._follows(life.id):
+            return
+        if life.spans is None:
+            life.spans = []
+        last = life.spans[-1] if life.spans else None
+        if last is not None and last.reason is reason and last.who == who and last.end == start:
+            last.end, last.last = end, iteration
+            _merge(last.facts, facts)
+        else:
+            life.spans.append(Span(reason, start, end, iteration, iteration, who, dict(facts)))
+
+
+def _merge(facts: dict[str, Any], more: dict[str, Any]) -> None:
+    """Tokens add up; of the queue the first numbers stand; of others the last."""
+    if "ahead" in facts:
+        more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead"), "waiting": facts["waiting"]}
+    if "tokens" in facts:
+        more = {**more, "tokens": facts["tokens"] + more.get("tokens", 0)}
+    facts.update(more)
+
+
+def _parked(life: Life) -> Answer:
+    loss = life.loss
+    assert loss is not None
+    return (
+        Reason.PREEMPTED,
+        loss.whom,
+        {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain, "alone": loss.alone},
+    )
+
+
+def _ahead(life: Life, line: Iteration) -> int | None:
+    """How many stand before it, where the line lists the queue."""
+    if isinstance(line.queue, list) and life.id in line.queue:
+        return line.queue.index(life.id)
+    return None
+
+
+def _blame(moment: Moment, state: State) -> None:
+    """For whom each of this line's victims had to go, as far as the line tells.
+
+    With KV blocks, for those that took a block in this iteration; without, for those more urgent that took a seat.
+    """
+    line, terms = moment.line, state.terms
+    if line.kv is not None:
+        grown = []
+        for id, _, tokens in line.scheduled:
+            after = state.lives[id].computed
+            if terms.blocks_for(after) > terms.blocks_for(after - tokens):
+                grown.append(id)
+    else:
+        grown = list(dict.fromkeys(line.admitted))
+    for id in {entry.id: None for entry in line.preempted}:
+        life = state.lives[id]
+        whom = [other for other in grown if other != id]
+        if line.kv is None:
+            urgent = [other for other in whom if state.lives[other].request.priority < life.request.priority]
+            whom = urgent or whom
+        loss = life.loss
+        if loss is not None and loss.iteration == line.iteration:
+            alone = line.kv is not None and not whom
+            life.loss = replace(loss, whom=tuple(whom[:MOST_NAMED]), certain=len(whom) == 1, alone=alone)
+
+
+MOST_NAMED = 4
+"""Requests that one span names at most."""

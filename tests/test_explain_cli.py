@@ -1,0 +1,200 @@
+"""`batchlab explain`: what it prints, and what it refuses."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from batchlab.cli import main
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # that main() handles
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def command(*arguments: str) -> Done:
+    """Run it in this process."""
+    out, err, given, handlers = io.StringIO(), io.StringIO(), sys.argv, [signal.getsignal(n) for n in SIGNALS]
+    sys.argv = ["batchlab", *arguments]
+    code = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            main()
+    except SystemExit as end:
+        code = int(end.code or 0)
+    finally:
+        sys.argv = given
+        for number, handler in zip(SIGNALS, handlers, strict=True):
+            signal.signal(number, handler)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def inversion(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("explain") / "trace.jsonl")
+    scenario = str(EXAMPLES / "priority-inversion.toml")
+    assert command("run", scenario, "--mode", "vllm", "--trace", path).returncode == 0
+    return path
+
+
+def test_json_and_tables_tell_the_same(inversion: str) -> None:
+    document = json.loads(command("explain", inversion, "--json").stdout)
+    text = command("explain", inversion).stdout
+    assert document["complete"] and document["groups"]["ttft"]["requests"] == 3
+    seats = document["groups"]["ttft_slowest"]["by_reason"]["seats"]
+    assert seats["time"] == 4_900_000_000 and "4,900.0 100%" in text
+    for finding in document["findings"]:
+        assert f"{finding['name']}: {finding['text']}" in text
+
+
+def test_the_groups_are_sums_of_the_requests(inversion: str) -> None:
+    document = json.loads(command("explain", inversion, "--json").stdout)
+    ids = [entry["id"] for entry in document["slowest"]["e2el"]]
+    requests = [json.loads(command("explain", inversion, id, "--json").stdout)["request"] for id in ids]
+    assert len(ids) == 3
+    for group, times in (("all", "by_reason"), ("e2el", "by_reason"), ("ttft", "until_first_token")):
+        sums: dict[str, int] = {}
+        for request in requests:
+            for reason, time in request[times].items():
+                sums[reason] = sums.get(reason, 0) + time
+        found = document["groups"][group]
+        assert {reason: row["time"] for reason, row in found["by_reason"].items()} == sums
+        assert found["time"] == sum(sums.values())
+        assert sum(row["share"] for row in found["by_reason"].values()) == pytest.approx(1)
+    for request in requests:
+        assert sum(span["end"] - span["start"] for span in request["spans"]) == request["e2el"]
+
+
+def test_a_wait_is_proven_and_the_exit_code_says_so(inversion: str) -> None:
+    scenario = str(EXAMPLES / "priority-inversion.toml")
+    done = command("explain", inversion, "urgent", "--prove", scenario, "--json")
+    proof = json.loads(done.stdout)["proof"]
+    assert done.returncode == 0 and proof["proven"] and proof["limits"] == {"max_num_seqs": 2}
+    assert proof["first_scheduled"] == 5_002_000_000
+    assert proof["trials"] == [
+        {
+            "lifted": {"max_num_seqs": 3},
+            "first_scheduled": 102_000_000,
+            "queue_time": 2_000_000,
+            "wait": None,
+            "refused": None,
+        }
+    ]
+    never_waited = command("explain", inversion, "low-1", "--prove", scenario)
+    assert never_waited.returncode == 1 and "nothing to lift: it never waited" in never_waited.stdout
+
+
+def test_a_proof_takes_the_settings_of_the_trace(tmp_path: Path) -> None:
+    """The trace was run with other settings than the file's, KV blocks among them."""
+    scenario, trace = str(EXAMPLES / "partial-prefill-thrash.toml"), str(tmp_path / "t.jsonl")
+    changed = ("--set", "engine.max_num_seqs=2", "--set", "engine.num_gpu_blocks=20001")
+    assert command("run", scenario, *changed, "--trace", trace).returncode == 0
+    done = command("explain", trace, "E", "--prove", scenario, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["proof"]["limits"] == {"max_num_seqs": 2}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ('id = "low-1", arrival = 0, prompt = 100|id = "low-1", arrival = 0, prompt = 101', "first scheduled"),
+        ("per_iteration = 10_000_000|per_iteration = 9_000_000", "not the trace's scenario"),
+        ('id = "urgent"|id = "other"', "no request of the run has this id"),
+    ],
+)
+def test_another_scenario_proves_nothing(inversion: str, tmp_path: Path, change: str, told: str) -> None:
+    text = (EXAMPLES / "priority-inversion.toml").read_text()
+    old, new = change.split("|")
+    assert old in text
+    other = tmp_path / "other.toml"
+    other.write_text(text.replace(old, new))
+    refused(command("explain", inversion, "urgent", "--prove", str(other)), told)
+
+
+def refused(done: Done, *told: str) -> None:
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert "Traceback" not in done.stderr
+    for text in told:
+        assert text in done.stderr
+    assert len(done.stderr.splitlines()) == 1 or done.stderr.startswith("Usage")
+
+
+def test_what_is_refused(inversion: str, tmp_path: Path) -> None:
+    scenario = str(EXAMPLES / "priority-inversion.toml")
+    refused(command("explain", str(tmp_path / "none.jsonl")), "a readable file expected")
+    refused(command("explain", scenario), "line 1", "JSON expected")
+    refused(command("explain", inversion, "urgnet"), "no request of the trace has this id", "did you mean 'urgent'")
+    refused(command("explain", inversion, "--prove", scenario), "--prove needs a REQUEST")
+    refused(command("explain", inversion, "--workload", "x.csv"), "--workload goes with --prove")
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    refused(command("explain", str(empty)), "the file is empty")
+
+
+BREAKS: dict[str, tuple[Any, str]] = {
+    "a seat for nobody": (lambda line: line["admitted"].append("ghost"), "request 'ghost'"),
+    "scheduled without a seat": (lambda line: line["scheduled"].append(["urgent", "decode", 1]), "request 'urgent'"),
+    "time runs back": (lambda line: line.update(start=1, end=2), "times that rise expected"),
+    "a wrong type": (lambda line: line.update(unused="many"), "unused"),
+    "an unknown field": (lambda line: line.update(unusd=1), "did you mean 'unused'"),
+    "comes twice": (lambda line: line["arrived"].append("low-1"), "request 'low-1'"),
+}
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_trace_that_contradicts_itself_is_told_with_its_line(inversion: str, tmp_path: Path, name: str) -> None:
+    lines = Path(inversion).read_text().splitlines()
+    line = json.loads(lines[6])
+    change, told = BREAKS[name]
+    change(line)
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text("\n".join([*lines[:6], json.dumps(line), *lines[7:], ""]))
+    refused(command("explain", str(broken)), str(broken), "line 7", told)
+
+
+def test_a_cut_trace_is_explained_with_a_remark(inversion: str, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("".join(Path(inversion).read_text().splitlines(keepends=True)[:100]))
+    done = command("explain", str(cut), "urgent")
+    assert done.returncode == 0 and "has no end line" in done.stderr
+    assert json.loads(command("explain", str(cut), "--json").stdout)["complete"] is False
+
+
+def test_a_trace_without_iterations(tmp_path: Path, inversion: str) -> None:
+    header = Path(inversion).read_text().splitlines()[0]
+    path = tmp_path / "header.jsonl"
+    path.write_text(header + "\n")
+    done = command("explain", str(path))
+    assert done.returncode == 0 and "0 requests, 0 iterations" in done.stdout and "no trouble found" in done.stdout
+    assert command("explain", str(path), "urgent").returncode == 0
+
+
+def test_tables_fit_narrow_and_wide_terminals(inversion: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    from batchlab.cli import explain_tables
+    from batchlab.explain import explain
+
+    found = explain(inversion, ["urgent"])
+    for width in (80, 120):
+        out = Console(width=width, record=True, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+        monkeypatch.setattr(explain_tables, "console", lambda out=out: out)
+        explain_tables.print_overview("trace.jsonl", found)
+        explain_tables.print_request(found, found.life("urgent"))
+        lines = out.export_text().splitlines()
+        assert max(map(len, lines)) <= width
+        assert not any("…" in line for line in lines)
