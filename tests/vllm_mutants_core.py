@@ -41,11 +41,17 @@ class NeverReleases(HashedBlocks):
         seq.blocks, seq._held, seq.registered = [], 0, 0
 
 
+def link_of(pool: HashedBlocks, key: tuple[int, ...]) -> int:
+    """The number of a key of a mutant's own making."""
+    if key not in pool._links:
+        pool._links[key] = len(pool._links)
+    return pool._links[key]
+
+
 @breaks("rule_15_hash_chain")
 class HashWithoutParent(HashedBlocks):
     def _link(self, seq: Any, index: int) -> int:
-        key = (-1, seq.tokens.runs(index * self.block_size, self.block_size))
-        return self._links.setdefault(key, len(self._links))
+        return link_of(self, (-1, *seq.tokens.runs(index * self.block_size, self.block_size)))
 
 
 @breaks("rule_15_hash_chain")
@@ -58,8 +64,7 @@ class HashesPromptsOnly(HashedBlocks):
 class FindsPartOfABlock(HashedBlocks):
     def _link(self, seq: Any, index: int) -> int:
         half = self.block_size // 2
-        key = (index, seq.tokens.runs(index * self.block_size, half))
-        return self._links.setdefault(key, len(self._links))
+        return link_of(self, (index, *seq.tokens.runs(index * self.block_size, half)))
 
 
 @breaks("rule_16_at_most_all_but_one_token")
@@ -86,14 +91,14 @@ class LooksUpOnce(HashedBlocks):
 @breaks("rule_16_duplicates_are_not_merged")
 class NewestDuplicate(HashedBlocks):
     def lookup(self, seq: Any) -> list[int]:
-        return [next(reversed(self._blocks_of[self._link_of[block]])) for block in super().lookup(seq)]
+        return [self._newest[self._link_of[block]] for block in super().lookup(seq)]
 
 
 @breaks("rule_16_the_older_duplicate_is_gone")
 class RegistersOneOfEach(HashedBlocks):
     def register(self, seq: Any, tokens: int) -> None:
         for index in range(seq.registered, tokens // self.block_size):
-            if self._blocks_of.get(self._link(seq, index)):
+            if self._oldest[self._link(seq, index)]:
                 seq.registered = index + 1
             else:
                 super().register(seq, (index + 1) * self.block_size)
@@ -109,7 +114,9 @@ class HitsAreFree(HashedBlocks):
 class HitsStayFree(HashedBlocks):
     def allocate(self, seq: Any, hits: list[int], tokens: int) -> None:
         super().allocate(seq, hits, tokens)
-        self._free.update(dict.fromkeys(hits))
+        for block in hits:
+            if block not in self.free_queue:
+                self._put_after(self._previous[0], block)
 
 
 def reordered(name: str, order: Callable[[HashedBlocks, list[int], list[int]], list[int]]) -> None:
@@ -117,12 +124,15 @@ def reordered(name: str, order: Callable[[HashedBlocks, list[int], list[int]], l
 
     class Reordered(HashedBlocks):
         def release(self, seq: Any) -> None:
-            before, blocks = list(self._free), list(seq.blocks)
+            before, blocks = self.free_queue, list(seq.blocks)
             super().release(seq)
             new = order(self, before, blocks)
-            if sorted(new) != sorted(self._free):
+            if sorted(new) != sorted(self.free_queue):
                 raise ValueError("the same blocks, in another order")
-            self._free = type(self._free).fromkeys(new)
+            for block in self.free_queue:
+                self._take(block)
+            for block in new:
+                self._put_after(self._previous[0], block)
 
     CORE_MUTANTS[name] = ("rule_19_free_queue", Reordered)
 
@@ -132,9 +142,9 @@ reordered("AllToTheFront", lambda pool, before, blocks: [*reversed(blocks), *bef
 reordered(
     "HeadFirst",
     lambda pool, before, blocks: [
-        *(block for block in blocks if pool._link_of[block] is None),
+        *(block for block in blocks if pool._link_of[block] < 0),
         *before,
-        *(block for block in blocks if pool._link_of[block] is not None),
+        *(block for block in blocks if pool._link_of[block] >= 0),
     ],
 )
 
@@ -145,7 +155,8 @@ class ForgetsAtRelease(HashedBlocks):
         blocks = list(seq.blocks)
         super().release(seq)
         for block in blocks:
-            self._forget(block)
+            if self._link_of[block] >= 0:
+                self._forget(block)
 
 
 # Cores and batches

@@ -1,6 +1,8 @@
 cimport cython
 from batchlab.core.sequence cimport Sequence
 
+cdef long long NO_LINK
+
 
 cdef class CountedBlocks:
     cdef public long long num_blocks, block_size, free
@@ -21,14 +23,28 @@ cdef class Tokens:
 
 
 cdef class HashedBlocks:
-    cdef public long long num_blocks, block_size
+    cdef public long long num_blocks, block_size, free
     cdef public bint caching
-    cdef object _free
-    cdef list _users, _link_of
-    cdef dict _blocks_of, _links
+    cdef long long[::1] _next, _previous, _users, _link_of, _newer, _older, _oldest, _newest
+    cdef long long _count
+    cdef dict _links
     cpdef long long blocks_for(self, long long tokens)
-    @cython.locals(hits=list, index=longlong)
+    @cython.locals(hits=list, index=longlong, block=longlong)
     cpdef lookup(self, Sequence seq)
+    @cython.locals(block=longlong, count=longlong)
+    cpdef long long evictable(self, list hits)
+    @cython.locals(blocks=list, block=longlong)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)
+    @cython.locals(index=longlong, link=longlong, block=longlong, newest=longlong)
     cpdef register(self, Sequence seq, long long tokens)
+    @cython.locals(front=longlong, block=longlong)
     cpdef release(self, Sequence seq)
+    @cython.locals(after=longlong, before=longlong)
+    cdef _take(self, long long block)
+    @cython.locals(after=longlong)
+    cdef _put_after(self, long long before, long long block)
+    @cython.locals(link=longlong, newer=longlong, older=longlong)
+    cdef _forget(self, long long block)
+    @cython.locals(chain=list)
+    cdef long long _link(self, Sequence seq, long long index) except? -1
+    cdef _more_links(self)

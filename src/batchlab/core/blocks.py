@@ -1,9 +1,12 @@
 """KV blocks: who holds which, what is cached, and in which order free ones are taken again."""
 
-from collections import OrderedDict
+from array import array
 from collections.abc import Iterable
+from typing import Any
 
 from batchlab.core.sequence import Sequence
+
+NO_LINK = -1  # where this is compiled, a C constant
 
 
 class CountedBlocks:
@@ -49,27 +52,37 @@ class HashedBlocks:
 
     Full blocks are findable by a hash chain over (what comes before, the block's tokens). Here the chain is exact:
     equal numbers mean equal tokens. Block numbers start at 1: vLLM keeps block 0 as its null block.
+
+    Two kinds of linked lists run through arrays by block number, 0 standing for their ends: the free queue, and for
+    each link of the chain the blocks that hold it, oldest first.
     """
 
     def __init__(self, num_blocks: int, block_size: int, caching: bool) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.caching = caching
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks + 1))
-        self._users = [0] * (num_blocks + 1)
-        self._link_of: list[int | None] = [None] * (num_blocks + 1)
-        self._blocks_of: dict[int, dict[int, None]] = {}  # chain link -> blocks that hold it, oldest first
-        self._links: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
-
-    @property
-    def free(self) -> int:
+        self.free = num_blocks
         """Blocks without a user, cached ones included."""
-        return len(self._free)
+        self._next = array("q", [*range(1, num_blocks + 1), 0])  # in the free queue, front to back
+        self._previous = array("q", [num_blocks, *range(num_blocks)])
+        self._users = array("q", bytes(8 * (num_blocks + 1)))
+        self._link_of = array("q", [NO_LINK]) * (num_blocks + 1)
+        self._newer = array("q", bytes(8 * (num_blocks + 1)))  # among the blocks that hold the same link
+        self._older = array("q", bytes(8 * (num_blocks + 1)))
+        self._oldest = array("q", bytes(8 * 1024))  # by link
+        self._newest = array("q", bytes(8 * 1024))
+        self._count = 0  # of links
+        self._links: dict[tuple[int, ...], int] = {}
 
     @property
     def free_queue(self) -> list[int]:
         """Free blocks in the order in which they will be taken."""
-        return list(self._free)
+        found = []
+        block = self._next[0]
+        while block:
+            found.append(block)
+            block = self._next[block]
+        return found
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that hold so many tokens."""
@@ -84,39 +97,55 @@ class HashedBlocks:
         hits: list[int] = []
         if self.caching:
             for index in range((seq._known - 1) // self.block_size):
-                blocks = self._blocks_of.get(self._link(seq, index))
-                if not blocks:
+                block = self._oldest[self._link(seq, index)]
+                if not block:
                     break
-                hits.append(next(iter(blocks)))
+                hits.append(block)
         return hits
 
     def evictable(self, hits: list[int]) -> int:
         """How many of the hits have no user now: taking them takes free blocks too."""
-        return sum(not self._users[block] for block in hits)
+        count = 0
+        for block in hits:
+            if not self._users[block]:
+                count += 1
+        return count
 
     def allocate(self, seq: Sequence, hits: list[int], tokens: int) -> None:
         """Let the sequence hold the hits, then new blocks from the queue's front, for its first `tokens` tokens."""
+        blocks = seq.blocks
         for block in hits:
             if not self._users[block]:
-                del self._free[block]
+                self._take(block)
             self._users[block] += 1
-        seq.blocks.extend(hits)
-        seq.registered = max(seq.registered, len(hits))
-        for _ in range(self.blocks_for(tokens) - len(seq.blocks)):
-            block, _nothing = self._free.popitem(last=False)
-            self._forget(block)
+        if hits:
+            blocks.extend(hits)
+            seq.registered = max(seq.registered, len(hits))
+        for _ in range(self.blocks_for(tokens) - len(blocks)):
+            block = self._next[0]
+            self._take(block)
+            if self._link_of[block] != NO_LINK:
+                self._forget(block)
             self._users[block] = 1
-            seq.blocks.append(block)
-        seq._held = len(seq.blocks)
+            blocks.append(block)
+        seq._held = len(blocks)
 
     def register(self, seq: Sequence, tokens: int) -> None:
         """Make the full blocks among the first `tokens` tokens findable at once, in the same step too."""
-        if self.caching:
-            for index in range(seq.registered, tokens // self.block_size):
-                link, block = self._link(seq, index), seq.blocks[index]
-                self._link_of[block] = link
-                self._blocks_of.setdefault(link, {})[block] = None
-                seq.registered = index + 1
+        if not self.caching:
+            return
+        for index in range(seq.registered, tokens // self.block_size):
+            link, block = self._link(seq, index), seq.blocks[index]
+            newest = self._newest[link]
+            self._link_of[block] = link
+            self._newer[block] = 0
+            self._older[block] = newest
+            if newest:
+                self._newer[newest] = block
+            else:
+                self._oldest[link] = block
+            self._newest[link] = block
+            seq.registered = index + 1
 
     def release(self, seq: Sequence) -> None:
         """Take all blocks back, tail to head.
@@ -124,39 +153,76 @@ class HashedBlocks:
         Those that no one can find again are the next to be taken, the tail block first; findable ones go to the end of
         the queue: the least recently used order, in which a sequence's tail goes before its head.
         """
-        front = []
+        front = 0  # the last of those that are the next to be taken
         for block in reversed(seq.blocks):
             self._users[block] -= 1
             if self._users[block]:
                 continue
-            if self._link_of[block] is None:
-                front.append(block)
+            if self._link_of[block] == NO_LINK:
+                self._put_after(front, block)
+                front = block
             else:
-                self._free[block] = None
-        for block in reversed(front):
-            self._free[block] = None
-            self._free.move_to_end(block, last=False)
+                self._put_after(self._previous[0], block)
         seq.blocks = []
         seq._held = 0
         seq.registered = 0
 
+    def _take(self, block: int) -> None:
+        """Out of the free queue."""
+        after, before = self._next[block], self._previous[block]
+        self._next[before] = after
+        self._previous[after] = before
+        self.free -= 1
+
+    def _put_after(self, before: int, block: int) -> None:
+        """Into the free queue."""
+        after = self._next[before]
+        self._next[before] = self._previous[after] = block
+        self._next[block] = after
+        self._previous[block] = before
+        self.free += 1
+
     def _forget(self, block: int) -> None:
         """A block that is taken anew loses its tokens."""
         link = self._link_of[block]
-        if link is not None:
-            holders = self._blocks_of[link]
-            del holders[block]
-            if not holders:
-                del self._blocks_of[link]
-            self._link_of[block] = None
+        newer, older = self._newer[block], self._older[block]
+        if newer:
+            self._older[newer] = older
+        else:
+            self._newest[link] = older
+        if older:
+            self._newer[older] = newer
+        else:
+            self._oldest[link] = newer
+        self._link_of[block] = NO_LINK
 
     def _link(self, seq: Sequence, index: int) -> int:
         """The number of the chain that ends with the sequence's block `index`."""
         chain = seq.chain
         while len(chain) <= index:
-            key = (chain[-1] if chain else -1, seq.tokens.runs(len(chain) * self.block_size, self.block_size))
-            chain.append(self._links.setdefault(key, len(self._links)))
+            parent = chain[-1] if chain else NO_LINK
+            key = (parent, *seq.tokens.runs(len(chain) * self.block_size, self.block_size))
+            link = self._links.get(key)
+            if link is None:
+                link = self._count
+                self._links[key] = link
+                self._count += 1
+                if self._count > len(self._oldest):
+                    self._more_links()
+            chain.append(link)
         return chain[index]
+
+    def _more_links(self) -> None:
+        self._oldest = _twice(self._oldest)
+        self._newest = _twice(self._newest)
+
+
+def _twice(column: Any) -> Any:
+    """The column with as many zeros behind it."""
+    found = array("q")
+    found.frombytes(memoryview(column).tobytes())
+    found.frombytes(bytes(8 * len(column)))
+    return found
 
 
 class Tokens:
@@ -180,8 +246,8 @@ class Tokens:
             self._starts.append(position)
             position += length
 
-    def runs(self, position: int, length: int) -> tuple[tuple[int, int, int], ...]:
-        """The runs that make up `length` tokens from `position` on."""
+    def runs(self, position: int, length: int) -> tuple[int, ...]:
+        """The runs that make up `length` tokens from `position` on: segment, start and length of each in turn."""
         index = self._last
         if not self._starts[index] <= position < self._starts[index] + self._runs[index][2]:
             index = self._find(position)
@@ -189,13 +255,13 @@ class Tokens:
         segment, start, size = self._runs[index]
         inside = position - self._starts[index]
         if size - inside >= length:
-            return ((segment, start + inside, length),)
-        found = []
+            return (segment, start + inside, length)
+        found: list[int] = []
         while length > 0:
             segment, start, size = self._runs[index]
             inside = position - self._starts[index]
             taken = min(size - inside, length)
-            found.append((segment, start + inside, taken))
+            found += [segment, start + inside, taken]
             position += taken
             length -= taken
             index += 1
