@@ -413,13 +413,18 @@ class Reader(User):
     """Reads what is scheduled so far, in the middle of a plan."""
 
     def build(self, view: Any, batch: Any) -> None:
-        for seq in view.prefilling[: self.rng.choice([0, 0, 1])]:
+        early = view.prefilling[: self.rng.choice([0, 0, 1, 2])]
+        for seq in early:
             batch.schedule(seq, 1)
         if self.rng.random() < 0.5:
             batch.decode_all()
+            if early and self.rng.random() < 0.3:
+                batch.preempt(early[0], "recompute", "back")
         if self.rng.random() < 0.3:
             self.read(batch)
         self.serve(view, batch)
+        if self.rng.random() < 0.3:
+            batch.schedule_waiting()
         if self.rng.random() < 0.3:
             self.read(batch)
             batch.schedule_waiting()

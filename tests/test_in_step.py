@@ -33,7 +33,7 @@ from batchlab.policies.vllm import Vllm
 from batchlab.settings import LATEST
 from batchlab.simulate import Run, simulate
 
-LOADS = 1500  # more take about 5 ms each: 50,000 were run, and no two differed
+LOADS = 1500  # 50_000 take about five minutes in one process (pytest -n 0), and no two of them differ
 CHUNK = 100
 MOST_EXACT = 4096  # different gaps; beyond, percentiles have an error
 VLLM = Limits(max_num_seqs=4, max_num_batched_tokens=16, num_gpu_blocks=200, block_size=4)

@@ -92,7 +92,7 @@ class Loop:
         core.go_in_step(self.script, self.tally)
         self.coasts = policies.coasts(run.policy) and self.stages == 1 and not self.counted
         door = policies.open_door(run.policy, run.limits, core.batch)
-        if door is not None and key is None and run.retry is None:
+        if door is not None and key is None and run.retry is None and run.limits.max_queue is None:
             self.load = load_of(run.requests)
             self.longest_prompt, self.most_tokens = door
             if run.limits.max_model_len is not None:

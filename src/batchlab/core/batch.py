@@ -155,7 +155,7 @@ class Batch(Verbs):
             if seq._computed >= seq.prefill_target and not seq._scheduled:
                 return False
         self._give()
-        self._place = len(self._entries)
+        self._place = self._until = len(self._entries)
         return True
 
     def _all_in_step(self, most: int) -> bool:
@@ -174,11 +174,12 @@ class Batch(Verbs):
             blocks += self._blocks_more(seq, more)
         if tokens > self._left or (self._counted is not None and blocks > self._counted.free):
             return False
+        self._place = len(self._entries)
         self._give()
-        self._mixed = True
         for seq in loose:
             if not seq._scheduled:
                 self._schedule(seq, most)
+        self._until = len(self._entries)
         return True
 
     def _give(self) -> None:
@@ -203,4 +204,5 @@ class Batch(Verbs):
             and seq._known == seq._computed + 1
             and not seq.placeholders
             and not seq.swapped
+            and self._blocks_more(seq, 0) == 0  # who comes back with its progress may not hold its blocks yet
         )

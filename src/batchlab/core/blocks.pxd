@@ -33,7 +33,7 @@ cdef class HashedBlocks:
     cpdef lookup(self, Sequence seq)
     @cython.locals(block=longlong, count=longlong)
     cpdef long long evictable(self, list hits)
-    @cython.locals(blocks=list, block=longlong)
+    @cython.locals(blocks=list, block=longlong, missing=longlong)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)
     @cython.locals(index=longlong, link=longlong, block=longlong, newest=longlong)
     cpdef register(self, Sequence seq, long long tokens)

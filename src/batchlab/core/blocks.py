@@ -114,6 +114,9 @@ class HashedBlocks:
     def allocate(self, seq: Sequence, hits: list[int], tokens: int) -> None:
         """Let the sequence hold the hits, then new blocks from the queue's front, for its first `tokens` tokens."""
         blocks = seq.blocks
+        missing = self.blocks_for(tokens) - len(blocks) - len(hits)
+        if missing <= 0 and not hits:
+            return
         for block in hits:
             if not self._users[block]:
                 self._take(block)
@@ -121,7 +124,7 @@ class HashedBlocks:
         if hits:
             blocks.extend(hits)
             seq.registered = max(seq.registered, len(hits))
-        for _ in range(self.blocks_for(tokens) - len(blocks)):
+        for _ in range(missing):
             block = self._next[0]
             self._take(block)
             if self._link_of[block] != NO_LINK:

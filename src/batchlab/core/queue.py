@@ -49,6 +49,8 @@ class WaitingQueue:
 
     def pend(self, load: Load, start: int, end: int) -> None:
         """The places from start to end of a load stand in line, at the back."""
+        if self._pending < self._end and start > self._end:  # some between them did not come to wait
+            self._make_all()
         if self._pending == self._end:
             self._load = load
             self._pending = start

@@ -1,5 +1,5 @@
 cimport cython
-from batchlab.core.blocks cimport CountedBlocks
+from batchlab.core.blocks cimport CountedBlocks, HashedBlocks
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.running cimport Running
 from batchlab.core.script cimport Script
@@ -15,13 +15,14 @@ cdef class Verbs:
     cdef public long long moved_blocks, padding_tokens, plain_steps, wanted
     cdef object _kv, _shed, _estimator, _holds
     cdef CountedBlocks _counted
+    cdef HashedBlocks _hashed
     cdef Steady _steady
     cdef Script _script
     cdef Tally _tally
     cdef Sequence _hits_for, _stopped_at
     cdef list _hits, _entries
-    cdef bint _chunks, _contexts, _asked, _mixed, _holds_computed
-    cdef long long _place
+    cdef bint _chunks, _contexts, _asked, _holds_computed
+    cdef long long _place, _until
     cdef Running _running
     cdef WaitingQueue _waiting
     cdef long long _no_limit, _seat_cap, _queue_cap, _budget, _left
@@ -48,12 +49,13 @@ cdef class Verbs:
     )
     cpdef _work(self, Work step)
     cpdef _fall_out(self, Sequence seq)
-    @cython.locals(seq=Sequence, given=bint)
+    @cython.locals(seq=Sequence, place=longlong, until=longlong, before=list, among=list)
     cpdef _take_apart(self)
     cpdef _drop(self, Sequence seq, object result, object reason)
     cpdef _lookup(self, Sequence seq)
-    @cython.locals(covered=longlong)
+    @cython.locals(kv=HashedBlocks, covered=longlong, needed=longlong)
     cpdef bint _blocks_suffice(self, Sequence seq, long long tokens, list hits)
+    @cython.locals(kv=HashedBlocks)
     cpdef _allocate(self, Sequence seq, long long tokens, list hits)
     cpdef long long _held_tokens(self, Sequence seq, long long computed)
     cpdef _release(self, Sequence seq)

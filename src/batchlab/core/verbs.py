@@ -47,6 +47,7 @@ class Verbs:
         self._contexts = "contexts" in details
         self._kv = kv
         self._counted = kv if isinstance(kv, CountedBlocks) else None
+        self._hashed = kv if isinstance(kv, HashedBlocks) else None
         self._estimator = estimator
         self._steady = Steady(kv.block_size if isinstance(kv, CountedBlocks) and holds != "max" else 0)
         self._script: Any = None  # a Script and a Tally have to know of joining and leaving those in step, if any do
@@ -66,8 +67,8 @@ class Verbs:
         self.now = now
         self._left = self._budget
         self._asked = False  # whether a bulk verb was used, so that it pays to let sequences go in step
-        self._mixed = False  # whether those in step were served among the others, in running order
-        self._place = 0  # behind how many entries, otherwise
+        self._place = 0  # behind how many entries those in step were served ...
+        self._until = 0  # ... and among those up to here, in running order
         self._stopped_at: Sequence | None = None  # where schedule_running stopped for want of blocks ...
         self.wanted = 0  # ... and the tokens it would have got
         self.moved_blocks = 0  # swapped out or in
@@ -332,23 +333,21 @@ class Verbs:
         if seq._scheduled:  # ... but as its own
             self._left -= 1
             self._entries.append(seq)
+        if not self._steady.size:
+            self._steady.given = False
 
     def _take_apart(self) -> None:
         """All of those in step are looked at one by one from now on, in this iteration at least."""
-        given = self._steady.given
         self.plain_steps += 1
-        before = self._entries
+        before, place, until = self._entries, self._place, self._until
+        among = before[place:until]
         self._entries = []
         for seq in self._running.everyone():
             if seq._pace is not None:
                 self._fall_out(seq)
-            elif given and self._mixed and seq._scheduled:
+            elif seq in among:
                 self._entries.append(seq)
-        if self._mixed:
-            served = set(map(id, self._entries))
-            self._entries += [seq for seq in before if id(seq) not in served]
-        else:
-            self._entries = before[: self._place] + self._entries + before[self._place :]
+        self._entries = before[:place] + self._entries + before[until:]
         self._steady.given = False
         self._running.reunite()
 
@@ -392,7 +391,7 @@ class Verbs:
         if self._counted is not None:
             covered = self._held_tokens(seq, seq._computed + tokens)
             return self._counted.blocks_for(covered) - seq._held <= self._counted.free
-        kv = self._kv
+        kv = self._hashed
         assert kv is not None
         covered = self._held_tokens(seq, seq._computed + len(hits) * kv.block_size + tokens)
         needed = kv.blocks_for(covered) - seq._held
@@ -404,7 +403,7 @@ class Verbs:
                 self.cached.append((seq, 0))
             self._counted.allocate(seq, NO_HITS, self._held_tokens(seq, seq._computed + tokens))
         else:
-            kv = self._kv
+            kv = self._hashed
             assert kv is not None
             if hits or not seq._computed:
                 seq._computed = len(hits) * kv.block_size
@@ -434,4 +433,7 @@ class Verbs:
     def _refund(self, seq: Sequence) -> None:
         self._left += seq._scheduled
         seq._scheduled = 0
-        self._entries.remove(seq)
+        place = self._entries.index(seq)
+        del self._entries[place]
+        self._place -= place < self._place
+        self._until -= place < self._until

@@ -57,8 +57,8 @@ class Summary:
     def results(self) -> list[RequestResult]:
         """One result per request; in input order if the header lists them, else in order of arrival."""
         positions: Any = range(len(self._requests))
-        if self._requests is not self._told and isinstance(self._requests, Columns):
-            positions = np.argsort(self._requests.arrival, kind="stable").tolist()
+        if self._requests is not self._told:
+            positions = np.argsort(self._arrivals(), kind="stable").tolist()
         times = self._times
         return [RequestResult(self._requests[p], self.tally, p, None if times is None else times[p]) for p in positions]
 
