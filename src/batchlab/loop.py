@@ -58,7 +58,7 @@ class Loop:
         self.jumps = run.cost.idle == "jump"
         self.counted = run.cost.unit == "iteration"
         self.time = timer(run.cost)
-        self.never = NO_LIMIT
+        self.never = LATEST + 1
         self.latest = LATEST
         self.now = 0
         self.iterations = 0
@@ -123,11 +123,11 @@ class Loop:
             self._turn()
 
     def _next_arrival(self) -> int:
-        """When the next request comes, NO_LIMIT if none is known to come."""
+        """When the next request comes, `never` if none is known to come."""
         if self.load is not None:
             return self.load.next_arrival() if self.load.sent < self.load.count else self.never
         arrival = self.client.next_arrival
-        return NO_LIMIT if arrival is None else arrival
+        return self.never if arrival is None else arrival
 
     def _coast(self, arrival: int) -> None:
         """While only those in step run, nobody can get in and the policy would say the same again: their next tokens.
@@ -156,6 +156,8 @@ class Loop:
         tally.coasted(taken, size)
         if self.budgeted:
             tally.unused(taken, budget - size)
+        if self.now > self.latest:
+            self._too_late(core.serial - 1)
 
     def _turn(self) -> None:
         """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
@@ -185,8 +187,8 @@ class Loop:
             moved = arrived or step.admitted or step.preempted or step.dropped or delivery.completed
             self.still = step.steady > 0 and not (step.prefill_tokens or moved)
         if step.preempted:
-            pending = self._next_arrival() != NO_LIMIT or self._next_give_up() is not None
-            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.steady or step.dropped or pending))
+            pending = self._next_arrival() != self.never or self._next_give_up() is not None
+            self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
 
     def _end_of(self, step: Step) -> int:
         """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
@@ -266,7 +268,10 @@ class Loop:
         else:
             self.now = max(self.now, waits_until)
         if self.now > self.latest:
-            raise BatchlabError(f"iteration {step.serial}: the time has passed 2^62 {self.run.cost.unit}")
+            self._too_late(step.serial)
+
+    def _too_late(self, iteration: int) -> None:
+        raise BatchlabError(f"iteration {iteration}: the time has passed 2^62 {self.run.cost.unit}")
 
     def _wait(self, step: Step) -> int:
         """Nothing is delivered in this turn: when the next one begins."""
@@ -274,7 +279,7 @@ class Loop:
         if step.preempted or step.dropped or flying or not self.core.unfinished:
             return self.now
         arrival = self._next_arrival()
-        known = (None if arrival == NO_LIMIT else arrival, self._next_give_up(), step.wake)
+        known = (None if arrival == self.never else arrival, self._next_give_up(), step.wake)
         return self.watch.next_event(step, *known)
 
     def _next_give_up(self) -> int | None:
