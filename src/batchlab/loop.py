@@ -186,7 +186,7 @@ class Loop:
             self.still = step.steady > 0 and not (step.prefill_tokens or moved)
         if step.preempted:
             pending = self._next_arrival() != NO_LIMIT or self._next_give_up() is not None
-            self.watch.preempted(step, quiet=not (arrived or step.sampled or step.steady or step.dropped or pending))
+            self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
 
     def _end_of(self, step: Step) -> int:
         """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
