@@ -19,5 +19,5 @@ cdef class Histogram:
 
 @cython.locals(shift=longlong, rest=longlong)
 cpdef long long bucket_of(long long value)
-@cython.locals(shift=longlong, lowest=longlong)
+@cython.locals(shift=longlong, lowest=longlong, width=longlong)
 cpdef long long middle_of(long long bucket)

@@ -108,4 +108,6 @@ def middle_of(bucket: int) -> int:
     if shift <= 0:
         return bucket
     lowest = (bucket - (shift << FINE_BITS)) << shift
-    return lowest + ((1 << shift) - 1) // 2
+    width = 1  # a variable: where this is compiled a literal has 32 bits
+    width <<= shift
+    return lowest + (width - 1) // 2

@@ -95,8 +95,8 @@ class Summary:
 
     def _positions(self) -> Any:
         """Positions of the requests, in the order of `results`."""
-        if self._requests is not self._told and isinstance(self._requests, Columns):
-            return np.argsort(self._requests.arrival, kind="stable")
+        if self._requests is not self._told:
+            return np.argsort(self._arrivals(), kind="stable")
         return np.arange(len(self._requests))
 
     @property
