@@ -1,0 +1,2 @@
+def page(found, machine, week):
+    return ""
