@@ -54,7 +54,7 @@ def measured(name: str, times: int, share: float = 1.0) -> Figures:
 
 
 def too_slow(ratios: dict[str, float], floors: dict[str, float]) -> list[str]:
-    """One line for each case whose ratio is more than a fifth below its floor, or that has none, or was not measured."""
+    """One line for each case whose ratio is more than a fifth below its floor, has none, or was not measured."""
     found = []
     for name in sorted(ratios.keys() | floors.keys()):
         if name not in ratios:
