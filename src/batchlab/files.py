@@ -6,7 +6,7 @@ import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 from batchlab.errors import InputError
 
@@ -36,7 +36,7 @@ def _decoded(path: str | os.PathLike[str], expected: str) -> tuple[str, bytes]:
 
 
 @contextlib.contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
+def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
     """A text file to write. It gets its name only if the block ends without an error; a killed run leaves no such file.
 
     Raises InputError where it cannot be written.
@@ -65,7 +65,14 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[IO[str]]:
         raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
 
 
-def flush(file: IO[str], path: str | os.PathLike[str]) -> None:
+@contextlib.contextmanager
+def whole_bytes(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """The same for a file of bytes."""
+    with whole_file(path) as file:
+        yield file.buffer
+
+
+def flush(file: IO[Any], path: str | os.PathLike[str]) -> None:
     """Write out what is buffered. Where several files belong together, none gets its name if one cannot be written."""
     try:
         file.flush()

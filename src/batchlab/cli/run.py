@@ -15,7 +15,7 @@ from batchlab.cli.progress import progress
 from batchlab.cli.tables import KV_SETTINGS, print_run
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
-from batchlab.files import flush, read_toml, whole_file
+from batchlab.files import flush, read_toml, whole_bytes, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
 from batchlab.scenario import Scenario, cost_of, load, override
@@ -48,6 +48,12 @@ from batchlab.vllm_command import parse
 )
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write the iteration trace (JSON Lines).")
 @click.option("--summary", type=click.Path(), metavar="FILE", help="Write the per-request summary (JSON).")
+@click.option(
+    "--requests",
+    type=click.Path(),
+    metavar="FILE",
+    help="Write a table with one row for each request: FILE.parquet, FILE.arrow or FILE.csv.",
+)
 def run(
     scenario: str,
     engines: tuple[str, ...],
@@ -59,12 +65,13 @@ def run(
     as_json: bool,
     trace: str | None,
     summary: str | None,
+    requests: str | None,
 ) -> None:
     """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
 
     Exits with 1 if a run stopped at its iteration limit or stalled; requests that were rejected or failed have their
-    result all the same. A scenario with several policies runs them one after the other; --trace and --summary then
-    write one file each, with the policy's name before the suffix.
+    result all the same. A scenario with several policies runs them one after the other; --trace, --summary and
+    --requests then write one file each, with the policy's name before the suffix.
     """
     overrides = dict(parse_setting(setting) for setting in settings)
     if from_command is not None:
@@ -79,11 +86,15 @@ def run(
     if from_command is not None:
         names = names or ["vllm"]
     loaded = load(scenario, overrides, names, workload)
-    _refuse_overwriting(loaded, trace, summary)
+    if requests is not None:
+        from batchlab.metrics.table import ending_of  # pyarrow takes time to import
+
+        ending_of(requests)
+    _refuse_overwriting(loaded, trace, summary, requests)
     _notes(loaded, overrides, from_command is not None)
     documents = []
     for one in loaded.runs:
-        result, iterations = _run_one(one, loaded, trace, summary)
+        result, iterations = _run_one(one, loaded, trace, summary, requests)
         documents.append(result.document(with_requests=one.inline))
         if as_json and one.inline:
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
@@ -159,7 +170,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def _run_one(
-    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None
+    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None, requests_file: str | None
 ) -> tuple[Summary, list[Iteration]]:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
     result = Summary()
@@ -176,11 +187,16 @@ def _run_one(
             observers.append(TraceWriter(file, result))
         if summary_file is not None:  # opened before the run: what cannot be written must not cost it
             summary_out = stack.enter_context(whole_file(_path_for(summary_file, run, scenario)))
+        if requests_file is not None:
+            requests_out = stack.enter_context(whole_bytes(_path_for(requests_file, run, scenario)))
         simulate(run, observers)
         if summary_file is not None:
             json.dump(result.document(), summary_out, indent=1, ensure_ascii=False)
             summary_out.write("\n")
             flush(summary_out, summary_file)
+        if requests_file is not None:
+            result.write_table(requests_out, requests_file)
+            flush(requests_out, requests_file)
         if trace is not None:
             flush(file, trace)
     return result, iterations

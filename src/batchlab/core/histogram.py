@@ -108,6 +108,6 @@ def middle_of(bucket: int) -> int:
     if shift <= 0:
         return bucket
     lowest = (bucket - (shift << FINE_BITS)) << shift
-    width = 1  # of 64 bits
+    width = 1  # a variable: where this is compiled a literal has 32 bits
     width <<= shift
     return lowest + (width - 1) // 2

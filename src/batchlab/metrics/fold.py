@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
@@ -56,16 +57,47 @@ class Summary:
     @property
     def results(self) -> list[RequestResult]:
         """One result per request; in input order if the header lists them, else in order of arrival."""
-        positions: Any = range(len(self._requests))
-        if self._requests is not self._told:
-            positions = np.argsort(self._arrivals(), kind="stable").tolist()
         times = self._times
-        return [RequestResult(self._requests[p], self.tally, p, None if times is None else times[p]) for p in positions]
+        return [
+            RequestResult(self._requests[p], self.tally, p, None if times is None else times[p])
+            for p in self._positions().tolist()
+        ]
 
     @property
     def by_id(self) -> dict[str, RequestResult]:
         """The results by the requests' ids."""
         return {result.request.id: result for result in self.results}
+
+    def table(self) -> Any:
+        """A pyarrow Table with one row for each request, in the order of `results`; docs/results.md has the columns."""
+        import pyarrow as pa  # it takes time to import
+
+        from batchlab.metrics import table
+
+        schema = self._schema()
+        rows = table.batches(schema, self._requests, self.tally, self._positions())
+        return pa.Table.from_batches(list(rows), schema)
+
+    def write_table(self, file: IO[bytes], path: str | Path) -> None:
+        """Write the rows of `table()` in the format of the path's ending, without having all of them in memory."""
+        from batchlab.metrics import table
+
+        schema = self._schema()
+        table.write(
+            file, table.ending_of(path), schema, table.batches(schema, self._requests, self.tally, self._positions())
+        )
+
+    def _schema(self) -> Any:
+        from batchlab.metrics.table import schema_of
+
+        assert self.header is not None, "the run has not begun"
+        return schema_of(self._requests, engine=self.header.engine, unit=self.header.clock["unit"])
+
+    def _positions(self) -> Any:
+        """Positions of the requests, in the order of `results`."""
+        if self._requests is not self._told:
+            return np.argsort(self._arrivals(), kind="stable")
+        return np.arange(len(self._requests))
 
     @property
     def max_queue_length(self) -> int:

@@ -18,6 +18,7 @@ class Chunked(Policy):
 
     rules = "worked example 2"
     takes = WITHOUT_BLOCKS
+    coasts = True
 
     def __init__(self, prefill_chunk: int) -> None:
         self.prefill_chunk = prefill_chunk

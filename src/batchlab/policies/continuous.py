@@ -18,6 +18,7 @@ class Continuous(Policy):
 
     rules = "worked example 2"
     takes = WITHOUT_BLOCKS
+    coasts = True
 
     def check(self, limits: Limits, requests: Any) -> None:
         """A prompt longer than the budget could never run."""

@@ -24,6 +24,7 @@ class DecodeFirst(Policy):
 
     rules = "worked example 1"
     takes = WITHOUT_BLOCKS
+    coasts = True
 
     def __init__(
         self,

@@ -31,6 +31,7 @@ class Sarathi(Policy):
     rules = "Sarathi-Serve (OSDI 2024), Algorithm 3"
     takes: ClassVar[dict[str, str]] = {"max_num_seqs": "max_num_seqs", "token_budget": "max_num_batched_tokens"}
     own_queue = True
+    coasts = True
 
     def check(self, limits: Limits, requests: Any) -> None:
         """Rule 4."""

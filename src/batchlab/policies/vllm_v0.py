@@ -31,7 +31,6 @@ from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.core.scheduler import View
 from batchlab.core.sequence import Sequence
-from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy, exhausted, require_budget
 
@@ -46,6 +45,7 @@ class VllmV0(Policy):
     rules = "vLLM V0 (0.6)"
     takes = ("max_num_seqs", "max_num_batched_tokens", "block_size", "num_gpu_blocks", "max_model_len")
     own_queue = True
+    coasts = True
 
     def __init__(self, watermark: float = 0.01, preemption_mode: Literal["recompute", "swap"] = "recompute") -> None:
         self.watermark = watermark
@@ -96,20 +96,11 @@ class VllmV0(Policy):
 
     def _decode(self, view: View, batch: Batch) -> None:
         """Rules 3 and 4. Who runs came before all that wait, so admission order is order of arrival."""
-        running = view.running
-        cursor = 0
-        while cursor < len(running):
-            seq = running[cursor]
-            if batch.blocks_for(seq.computed + 1) > batch.total_blocks:  # rule 9
-                batch.fail(seq, exhausted(batch))
-                del running[cursor]
-                continue
-            while batch.schedule(seq) is Refusal.BLOCKS:
-                victim = running.pop()
-                batch.preempt(victim, self.preemption_mode, "front")
-                if victim is seq:
-                    break
-            cursor += 1
+        while (short := batch.decode_all()) is not None:
+            if batch.blocks_for(short.computed + 1) > batch.total_blocks:  # rule 9
+                batch.fail(short, exhausted(batch))
+            else:
+                batch.preempt(view.running[-1], self.preemption_mode, "front")
 
     def _swap_in(self, view: View, batch: Batch) -> None:
         """Rule 6."""
