@@ -12,6 +12,7 @@ from batchlab.cli.engines import engines
 from batchlab.cli.explain import explain
 from batchlab.cli.published import published
 from batchlab.cli.run import run
+from batchlab.cli.sweep import sweep
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
 from batchlab.cli.workload import workload
@@ -35,3 +36,4 @@ cli.add_command(validate)
 cli.add_command(calibrate)
 cli.add_command(published)
 cli.add_command(workload)
+cli.add_command(sweep)

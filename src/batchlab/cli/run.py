@@ -141,20 +141,20 @@ def cost_remarks(run: Run) -> list[str]:
     return [] if remarks is None else list(remarks())
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError."""
+def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError, which names the option."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not value.strip():
-        raise InputError("--set", None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
+        raise InputError(option, None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
     try:
         parsed = tomllib.loads(f"value = {value}")
     except RecursionError as error:
-        raise InputError("--set", key, None, "nested too deeply") from error
+        raise InputError(option, key, None, "nested too deeply") from error
     except ValueError:
         parsed = {"value": value.strip()}
     if len(parsed) != 1:
-        raise InputError("--set", None, text, "must be one SECTION.KEY=VALUE")
+        raise InputError(option, None, text, "must be one SECTION.KEY=VALUE")
     return key, parsed["value"]
 
 
