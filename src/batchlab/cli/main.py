@@ -5,6 +5,7 @@ import click
 import batchlab
 from batchlab._build import build_kind
 from batchlab.cli.calibrate import calibrate
+from batchlab.cli.capacity import capacity
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.cost import catalog, cost
@@ -37,3 +38,4 @@ cli.add_command(calibrate)
 cli.add_command(published)
 cli.add_command(workload)
 cli.add_command(sweep)
+cli.add_command(capacity)

@@ -1,0 +1,149 @@
+"""batchlab capacity."""
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.table import Table
+
+from batchlab.cli.large import milliseconds
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import console, plain_table, say, settings_line
+from batchlab.errors import InputError
+from batchlab.plan import capacity as finding
+from batchlab.plan.pool import cores
+from batchlab.plan.probe import Probe
+from batchlab.plan.trial import Trial
+
+FEW = 1000
+"""Of fewer requests a P99 is the matter of less than ten."""
+
+
+@click.command()
+@click.argument("scenario", type=click.Path())
+@click.option("--slo", required=True, metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option("--policy", metavar="NAME", help="Policy instead of the file's.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_num_seqs=64")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option("--requests", type=click.IntRange(2), metavar="N", help="Short for --set workload.generate.num_prompts=N.")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Generated loads.")
+@click.option("--gpu-price", type=float, metavar="PRICE", help="Of one GPU for an hour: prints the cost of tokens.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def capacity(
+    scenario: str,
+    slo: str,
+    policy: str | None,
+    settings: tuple[str, ...],
+    workload: str | None,
+    requests: int | None,
+    seeds: int,
+    gpu_price: float | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Find the highest request rate at which a SCENARIO meets objectives, and what binds there.
+
+    The load is generated, or a trace whose times are stretched. A run whose queue grows does not meet them, nor one of
+    which more than 1 % of the requests are not completed. Exits with 1 if no rate meets them.
+    """
+    if gpu_price is not None and not 0 < gpu_price < 1e9:
+        raise InputError("--gpu-price", None, gpu_price, "must be a number above 0")
+    overrides = dict(parse_setting(setting) for setting in settings)
+    if policy is not None:
+        overrides["engine.policy"] = policy
+    if requests is not None:
+        overrides["workload.generate.num_prompts"] = requests
+    with counted_bar("capacity") as done:
+        found = finding.find(Trial(scenario, overrides, workload, slo), seeds, jobs or cores(), done)
+    cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
+    if as_json:
+        print(json.dumps(finding.document(found, cost), indent=1, ensure_ascii=False))
+    else:
+        _print(found, cost)
+    if found.answer.met is None:
+        sys.exit(1)
+    if found.answer.met.requests < FEW:
+        note(f"{found.answer.met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
+
+
+def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
+    out = console()
+    unit = found.run.cost.unit
+    per = "s" if unit == "ns" else unit
+    say(out, settings_line(found.run))
+    answer = found.answer
+    if answer.met is None:
+        say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} requests/{per}, the lowest tried:")
+        out.print(_samples(found, unit, per))
+        return
+    low, high = found.interval
+    over = f"{len(found.found) - 1} parts of the trace" if answer.sample.scaled else f"{len(found.found)} seeds"
+    between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
+    say(out, f"capacity {answer.rate:,.3g} requests/{per}{between}, at {found.slo}")
+    span = f"{answer.met.span / 1e9:,.0f} s" if unit == "ns" else f"{answer.met.span:,} {unit}s"
+    say(
+        out,
+        f"{answer.met.requests:,} requests a run, {span} at that rate; "
+        f"prompt mean {answer.met.prompt_mean:,.1f}, output mean {answer.met.output_mean:,.1f} tokens",
+    )
+    if answer.missed is None:
+        say(out, "the search ended there without a miss: the objectives do not bind")
+    if cost is not None:
+        say(
+            out,
+            f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour: "
+            f"{cost['per_million_output_tokens']:.3g} per million output tokens, "
+            f"{cost['per_million_tokens']:.3g} per million of prompt and output",
+        )
+    out.print()
+    out.print(_samples(found, unit, per))
+    out.print()
+    out.print(_changes(found, per))
+    say(out, f"binds: {finding.binding(found)}")
+
+
+def _samples(found: finding.Capacity, unit: str, per: str) -> Table:
+    """A row a sample: what was found at its capacity, and what was missed one step above."""
+    probes = [one.met or one.missed for one in found.found]
+    names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
+    mark = " (ms)" if unit == "ns" else ""
+    figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
+    shown = plain_table("", f"requests/{per}", *figures, "one step above: missed", numeric=(f"requests/{per}", *figures))
+    for one, probe in zip(found.found, probes, strict=True):
+        values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
+        missed = "-" if one.missed is None else ", ".join(_miss(one.missed, figure, unit) for figure in one.missed.missed)
+        shown.add_row(one.sample.name, _rate(one.met or one.missed), *values, missed)
+    return shown
+
+
+def _miss(probe: Probe, figure: str, unit: str) -> str:
+    value = probe.values.get(figure)
+    return figure if value is None else f"{figure} {_value(value, unit)}"
+
+
+def _changes(found: finding.Capacity, per: str) -> Table:
+    shown = plain_table(
+        "changed alone", "from", "to", f"requests/{per}", "change", numeric=("from", "to", f"requests/{per}", "change")
+    )
+    for one in found.changes:
+        values = (f"{value:,}" if value is not None else "" for value in (one.before, one.after))
+        if one.before is None:
+            values = ("1", f"1/{finding.FACTOR}")  # type: ignore[assignment]
+        if one.rate is None:
+            shown.add_row(one.name, *values, "refused", "")
+        else:
+            shown.add_row(one.name, *values, f"{one.rate:,.3g}", f"{100 * (one.rate / found.answer.rate - 1):+.0f} %")
+    return shown
+
+
+def _rate(probe: Probe | None) -> str:
+    return "-" if probe is None else f"{probe.rate:,.3g}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return milliseconds(value) if unit == "ns" else f"{value:,.2f}"
