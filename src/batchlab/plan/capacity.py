@@ -15,10 +15,9 @@ from typing import Any
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.files import read_toml
-from batchlab.metrics import objectives
 from batchlab.plan import pool
 from batchlab.plan.probe import SCALED, Probe, Sample, probe
-from batchlab.plan.trial import Trial, run_of
+from batchlab.plan.trial import Trial, parse_slo, run_of
 from batchlab.policies import limits_of
 from batchlab.scenario import override
 from batchlab.simulate import Run
@@ -90,7 +89,7 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     Then each limit of the engine is changed by itself, and the sample of the answer is searched once more.
     """
     run, samples = _samples(trial, seeds)
-    _check_slo(trial.slo or "", run)
+    parse_slo(trial.slo or "").check_unit(run.cost.unit)
     found: dict[str, Found] = {}
     told(0, len(samples))
     for sample, one in pool.each(_search, samples, jobs):
@@ -194,10 +193,6 @@ def _mean_rate(columns: Columns, unit: str) -> float:
 
 def _no_rate(trial: Trial, place: str, expected: str) -> InputError:
     return InputError(trial.scenario, place, None, expected)
-
-
-def _check_slo(slo: str, run: Run) -> None:
-    objectives.parse(slo).check_unit(run.cost.unit)
 
 
 def _changes(run: Run, answer: Found, jobs: int, told: Told) -> list[Change]:

@@ -35,9 +35,9 @@ class Journal:
         """Take in the rows. Returns the bytes of the whole lines."""
         if not self.path.exists():
             return 0
-        text, line_end, _ = self.path.read_bytes().rpartition(b"\n")
+        text, line_end, torn = self.path.read_bytes().rpartition(b"\n")
         if not line_end:
-            if not b'{"sweep": "'.startswith(text[:11]):
+            if torn[:11] != b'{"sweep": "'[: len(torn)]:
                 raise InputError(self.path, None, None, "is no journal of a sweep: move it away")
             return 0
         for number, line in enumerate(text.split(b"\n"), 1):

@@ -15,10 +15,9 @@ from typing import Any, TextIO, cast
 import batchlab
 from batchlab.errors import InputError
 from batchlab.files import read_toml, whole_file
-from batchlab.metrics import objectives
 from batchlab.plan import pool
 from batchlab.plan.journal import Journal
-from batchlab.plan.trial import Row, Trial, row_of
+from batchlab.plan.trial import Row, Trial, parse_slo, row_of
 
 MOST_RUNS = 100_000
 
@@ -78,7 +77,7 @@ def run(sweep: Sweep, output: Path, jobs: int, done: Callable[[int, int], object
     A run that fails is a row with an `error`. done: told how many rows there are, and will be. Raises InputError.
     """
     if sweep.slo is not None:
-        objectives.parse(sweep.slo)
+        parse_slo(sweep.slo)
     combinations = sweep.combinations()
     trials = [Trial(sweep.scenario, {**sweep.overrides, **c}, sweep.workload, sweep.slo) for c in combinations]
     if not output.parent.is_dir() or output.is_dir():

@@ -10,11 +10,13 @@ from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics import objectives
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.latency import PERCENTILES
 from batchlab.scenario import load
 from batchlab.simulate import Run, simulate
 
 POLICY = "engine.policy"
 FINISHED = "all_terminal"
+STATISTICS = ("mean", *(f"p{percent}" for percent in PERCENTILES), "max")
 Row = dict[str, Any]
 
 
@@ -29,6 +31,18 @@ class Trial:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     workload: str | None = None
     slo: str | None = None
+
+
+def parse_slo(text: str) -> objectives.Objectives:
+    """Objectives on figures that every run has. Raises InputError for others."""
+    found = objectives.parse(text)
+    for objective in found.objectives:
+        if objective.metric == objectives.ATTAINMENT:
+            raise InputError("--slo", None, objective.text, "attainment needs targets for each request; give percentiles here")
+        if objective.statistic not in STATISTICS:
+            expected = f"{objective.figure} is not among the figures counted here: {', '.join(STATISTICS)}"
+            raise InputError("--slo", None, objective.text, expected)
+    return found
 
 
 def run_of(trial: Trial) -> Run:
@@ -82,7 +96,7 @@ def figures_of(summary: Summary, slo: str | None) -> Row:
     totals["rejections"] = sum(totals["rejections"].values())
     row |= {f"totals.{name}": value for name, value in totals.items()}
     if slo is not None:
-        checked = objectives.parse(slo).check(document["latency"], document["unit"])
+        checked = parse_slo(slo).check(document["latency"], document["unit"])
         row["met"] = ending == FINISHED and all(met for _, _, met in checked)
         row |= {f"slo.{objective.figure}": value for objective, value, _ in checked}
     return row
