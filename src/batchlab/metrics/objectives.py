@@ -134,7 +134,8 @@ def _objective(part: str, text: str) -> Objective:
     shape = SHAPE.fullmatch(part)
     if shape is None:
         raise InputError("--slo", None, part or text, f"must be METRIC:STATISTIC<=VALUE, {EXAMPLE}")
-    metric, statistic, sign, value = (group if group is None else group.strip() for group in shape.groups())
+    metric, sign, value = shape[1].strip(), shape[3], shape[4].strip()
+    statistic = None if shape[2] is None else shape[2].strip()
     if metric not in (*METRICS, ATTAINMENT):
         known = (*METRICS, ATTAINMENT)
         hint = f"{nearest(metric, known)}: {', '.join(known)}"
