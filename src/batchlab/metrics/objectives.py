@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError, nearest, shorten
+from batchlab.metrics.latency import NAMES as METRICS
+from batchlab.metrics.latency import percentile_name
+from batchlab.metrics.part import Part
 from batchlab.settings import LATEST
 from batchlab.units import NS_IN_MS, NS_IN_S
 
-METRICS = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
 PER_REQUEST = tuple(metric for metric in METRICS if metric != "itl")
 """Metrics of which a request has one value: an ITL belongs to a token."""
 BETWEEN_TOKENS = ("tpot", "itl")
@@ -156,16 +158,11 @@ def _statistic(name: str, part: str) -> str:
     """Its name with no zeros to spare: p99.0 is p99."""
     percentile = PERCENTILE.fullmatch(name)
     if percentile is not None:
-        return f"p{percentile_name(Fraction(percentile[1]))}"
+        return percentile_name(Fraction(percentile[1]))
     if name not in STATISTICS:
         known = f"mean, max, or a percentile from p0 to below p100{nearest(name, STATISTICS)}"
         raise InputError("--slo", None, part, f"unknown statistic {shorten(name)}: {known}")
     return name
-
-
-def percentile_name(percent: Fraction) -> str:
-    """A percentile as figures name it, without the p: 99, 99.9."""
-    return str(percent.numerator) if percent.denominator == 1 else f"{float(percent):g}"
 
 
 def _bound(value: str, part: str) -> tuple[Fraction, bool]:
@@ -224,7 +221,7 @@ def parse_targets(texts: Iterable[str], unit: str = "ns") -> Targets:
     return targets
 
 
-def good(tally: Tally, arrival: Integers, targets: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
+def good(tally: Tally | Part, arrival: Integers, targets: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
     """Which requests were completed within every target, by position."""
     size = slice(0, tally.count)
     names = ("result", "first_time", "last_time", "tokens", "first_scheduled", "max_itl")
@@ -249,7 +246,7 @@ def good(tally: Tally, arrival: Integers, targets: Mapping[str, Fraction]) -> np
 
 
 def goodput(
-    tally: Tally,
+    tally: Tally | Part,
     arrival: Integers,
     targets: Mapping[str, Fraction],
     unit: str = "ns",
