@@ -139,7 +139,7 @@ class Summary:
         return np.array([getattr(request, name) for request in self._requests], np.int64)
 
     def groups(self) -> tuple[list[str], Any]:
-        """The names of the requests' groups, sorted, and which of them each has, in the order of the tally; -1: none."""
+        """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""
         of_each = [request.group for request in self._requests]
         names = sorted({group for group in of_each if group is not None})
         place = {name: position for position, name in enumerate(names)}

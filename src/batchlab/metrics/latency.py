@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from batchlab.core.histogram import ERROR, Histogram
 from batchlab.core.tally import NEVER, RESULTS, Tally
-from batchlab.metrics.part import Part
+from batchlab.metrics.part import COLUMNS, Part
 
 PERCENTILES = (50, 90, 95, 99)
 Percentiles = Sequence[int | Fraction]
@@ -30,33 +30,33 @@ NAMES = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
 Integers = npt.NDArray[np.int64]
 
 
-def latencies(
-    tally: Tally | Part, arrival: Integers, percentiles: Percentiles = PERCENTILES
-) -> dict[str, Figures]:
+def latencies(tally: Tally | Part, arrival: Integers, percentiles: Percentiles = PERCENTILES) -> dict[str, Figures]:
     """The figures of every latency by name. arrival: of every request, by position.
 
     Gaps between tokens are counted over the whole run only: of a part their number, mean and largest are known, and
     their percentiles are None.
     """
+    found = {name: figures(samples, percentiles) for name, samples in samples_of(tally, arrival).items()}
+    if isinstance(tally, Part):
+        answered = tally.first_time != NEVER
+        took = (tally.last_time - tally.first_time)[answered]
+        itl = _part_gaps(took, tally.tokens[answered] - 1, tally.max_itl[answered], percentiles)
+    else:
+        itl = gap_figures(tally.gaps, percentiles)
+    return {name: itl if name == "itl" else found[name] for name in NAMES}
+
+
+def samples_of(tally: Tally | Part, arrival: Integers) -> dict[str, npt.NDArray[Any]]:
+    """Every latency but the gaps: of the requests that have it, by position."""
     size = slice(0, tally.count)
-    result, first, last, emitted, scheduled, gap = (
-        np.asarray(column)[size]
-        for column in (
-            tally.result,
-            tally.first_time,
-            tally.last_time,
-            tally.tokens,
-            tally.first_scheduled,
-            tally.max_itl,
-        )
-    )
+    result, first, last, emitted, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in COLUMNS)
     done = result == RESULTS.index("completed")
     answered = first != NEVER
     ran = scheduled != NEVER
     took = (last - arrival)[done]
     tokens = emitted[done]
     several = tokens > 1
-    samples = {
+    return {
         "ttft": (first - arrival)[answered],
         "tpot": ((last - first)[done] / np.maximum(tokens - 1, 1))[several],
         "e2el": took,
@@ -64,12 +64,6 @@ def latencies(
         "queue_time": (scheduled - arrival)[ran],
         "max_itl": gap[answered],
     }
-    found = {name: figures(of_one, percentiles) for name, of_one in samples.items()}
-    if isinstance(tally, Part):
-        itl = _part_gaps((last - first)[answered], emitted[answered] - 1, gap[answered], percentiles)
-    else:
-        itl = gap_figures(tally.gaps, percentiles)
-    return {name: itl if name == "itl" else found[name] for name in NAMES}
 
 
 def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:

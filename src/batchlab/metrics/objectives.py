@@ -19,7 +19,7 @@ from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError, nearest, shorten
 from batchlab.metrics.latency import NAMES as METRICS
 from batchlab.metrics.latency import percentile_name
-from batchlab.metrics.part import Part
+from batchlab.metrics.part import COLUMNS, Part
 from batchlab.settings import LATEST
 from batchlab.units import NS_IN_MS, NS_IN_S
 
@@ -150,7 +150,7 @@ def _objective(part: str, text: str) -> Objective:
         raise InputError("--slo", None, part, f"must be METRIC:STATISTIC<=VALUE, {EXAMPLE}")
     if not statistic:
         raise InputError("--slo", None, part, f"needs a statistic: {metric}:p99<=..., or mean, p50, p90, max")
-    bound, timed = _bound(value, part)
+    bound, timed = time_bound(value, "--slo", part, "ttft:p99<=500ms")
     return Objective(metric, _statistic(statistic, part), bound, timed, part)
 
 
@@ -165,17 +165,20 @@ def _statistic(name: str, part: str) -> str:
     return name
 
 
-def _bound(value: str, part: str) -> tuple[Fraction, bool]:
-    """In ns and True, or the number alone and False."""
+def time_bound(value: str, option: str, text: str, example: str) -> tuple[Fraction, bool]:
+    """A time of an option: in ns and True where it has a unit, the number alone and False where not.
+
+    Raises InputError.
+    """
     number = NUMBER.fullmatch(value)
     if number is None:
-        raise InputError("--slo", None, part, f"the value must be a number of at least 0 and its unit, {EXAMPLE}")
+        raise InputError(option, None, text, f"a time must be a number of at least 0 and its unit, such as {example}")
     unit = number[2]
     if unit is not None and unit not in UNITS:
-        raise InputError("--slo", None, part, f"unknown unit {shorten(unit)}{nearest(unit, UNITS)}: s, ms, us or ns")
+        raise InputError(option, None, text, f"unknown unit {shorten(unit)}{nearest(unit, UNITS)}: s, ms, us or ns")
     bound = Fraction(number[1]) * (1 if unit is None else UNITS[unit])
     if bound > LATEST:
-        raise InputError("--slo", None, part, "must be at most 2^62 ns" if unit else "must be at most 2^62")
+        raise InputError(option, None, text, "must be at most 2^62 ns" if unit else "must be at most 2^62")
     return bound, unit is not None
 
 
@@ -224,8 +227,7 @@ def parse_targets(texts: Iterable[str], unit: str = "ns") -> Targets:
 def good(tally: Tally | Part, arrival: Integers, targets: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
     """Which requests were completed within every target, by position."""
     size = slice(0, tally.count)
-    names = ("result", "first_time", "last_time", "tokens", "first_scheduled", "max_itl")
-    result, first, last, tokens, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in names)
+    result, first, last, tokens, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in COLUMNS)
     met: npt.NDArray[np.bool_] = result == RESULTS.index("completed")
     once = np.ones_like(first)
     amounts = {
