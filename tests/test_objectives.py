@@ -166,7 +166,7 @@ def test_one_token_passes_between_tokens_and_nothing_at_all_passes_nothing():
 
 def test_what_the_figures_do_not_have():
     figures = latencies(Tally(0), np.zeros(0, np.int64))
-    with pytest.raises(InputError, match="ttft:p99.9 is not among the figures"):
+    with pytest.raises(InputError, match=r"ttft:p99\.9 is not among the figures"):
         parse("ttft:p99.9<=1ms").check(figures)
     with pytest.raises(InputError, match="needs targets for each request: --goodput"):
         parse("attainment>=0.9").check(figures)

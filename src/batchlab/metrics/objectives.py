@@ -17,10 +17,12 @@ import numpy.typing as npt
 
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError, nearest, shorten
+from batchlab.metrics.latency import NAMES as METRICS
+from batchlab.metrics.latency import percentile_name
+from batchlab.metrics.part import COLUMNS, Part
 from batchlab.settings import LATEST
 from batchlab.units import NS_IN_MS, NS_IN_S
 
-METRICS = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
 PER_REQUEST = tuple(metric for metric in METRICS if metric != "itl")
 """Metrics of which a request has one value: an ITL belongs to a token."""
 BETWEEN_TOKENS = ("tpot", "itl")
@@ -134,7 +136,8 @@ def _objective(part: str, text: str) -> Objective:
     shape = SHAPE.fullmatch(part)
     if shape is None:
         raise InputError("--slo", None, part or text, f"must be METRIC:STATISTIC<=VALUE, {EXAMPLE}")
-    metric, statistic, sign, value = (group if group is None else group.strip() for group in shape.groups())
+    metric, sign, value = shape[1].strip(), shape[3], shape[4].strip()
+    statistic = None if shape[2] is None else shape[2].strip()
     if metric not in (*METRICS, ATTAINMENT):
         known = (*METRICS, ATTAINMENT)
         hint = f"{nearest(metric, known)}: {', '.join(known)}"
@@ -147,7 +150,7 @@ def _objective(part: str, text: str) -> Objective:
         raise InputError("--slo", None, part, f"must be METRIC:STATISTIC<=VALUE, {EXAMPLE}")
     if not statistic:
         raise InputError("--slo", None, part, f"needs a statistic: {metric}:p99<=..., or mean, p50, p90, max")
-    bound, timed = _bound(value, part)
+    bound, timed = time_bound(value, "--slo", part, "ttft:p99<=500ms")
     return Objective(metric, _statistic(statistic, part), bound, timed, part)
 
 
@@ -155,29 +158,27 @@ def _statistic(name: str, part: str) -> str:
     """Its name with no zeros to spare: p99.0 is p99."""
     percentile = PERCENTILE.fullmatch(name)
     if percentile is not None:
-        return f"p{percentile_name(Fraction(percentile[1]))}"
+        return percentile_name(Fraction(percentile[1]))
     if name not in STATISTICS:
         known = f"mean, max, or a percentile from p0 to below p100{nearest(name, STATISTICS)}"
         raise InputError("--slo", None, part, f"unknown statistic {shorten(name)}: {known}")
     return name
 
 
-def percentile_name(percent: Fraction) -> str:
-    """A percentile as figures name it, without the p: 99, 99.9."""
-    return str(percent.numerator) if percent.denominator == 1 else f"{float(percent):g}"
+def time_bound(value: str, option: str, text: str, example: str) -> tuple[Fraction, bool]:
+    """A time of an option: in ns and True where it has a unit, the number alone and False where not.
 
-
-def _bound(value: str, part: str) -> tuple[Fraction, bool]:
-    """In ns and True, or the number alone and False."""
+    Raises InputError.
+    """
     number = NUMBER.fullmatch(value)
     if number is None:
-        raise InputError("--slo", None, part, f"the value must be a number of at least 0 and its unit, {EXAMPLE}")
+        raise InputError(option, None, text, f"a time must be a number of at least 0 and its unit, such as {example}")
     unit = number[2]
     if unit is not None and unit not in UNITS:
-        raise InputError("--slo", None, part, f"unknown unit {shorten(unit)}{nearest(unit, UNITS)}: s, ms, us or ns")
+        raise InputError(option, None, text, f"unknown unit {shorten(unit)}{nearest(unit, UNITS)}: s, ms, us or ns")
     bound = Fraction(number[1]) * (1 if unit is None else UNITS[unit])
     if bound > LATEST:
-        raise InputError("--slo", None, part, "must be at most 2^62 ns" if unit else "must be at most 2^62")
+        raise InputError(option, None, text, "must be at most 2^62 ns" if unit else "must be at most 2^62")
     return bound, unit is not None
 
 
@@ -223,11 +224,10 @@ def parse_targets(texts: Iterable[str], unit: str = "ns") -> Targets:
     return targets
 
 
-def good(tally: Tally, arrival: Integers, targets: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
+def good(tally: Tally | Part, arrival: Integers, targets: Mapping[str, Fraction]) -> npt.NDArray[np.bool_]:
     """Which requests were completed within every target, by position."""
     size = slice(0, tally.count)
-    names = ("result", "first_time", "last_time", "tokens", "first_scheduled", "max_itl")
-    result, first, last, tokens, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in names)
+    result, first, last, tokens, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in COLUMNS)
     met: npt.NDArray[np.bool_] = result == RESULTS.index("completed")
     once = np.ones_like(first)
     amounts = {
@@ -248,7 +248,7 @@ def good(tally: Tally, arrival: Integers, targets: Mapping[str, Fraction]) -> np
 
 
 def goodput(
-    tally: Tally,
+    tally: Tally | Part,
     arrival: Integers,
     targets: Mapping[str, Fraction],
     unit: str = "ns",
