@@ -15,7 +15,7 @@ from batchlab.errors import InputError
 from batchlab.plan import capacity as finding
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
-from batchlab.plan.trial import Trial
+from batchlab.plan.trial import Trial, run_of
 
 FEW = 1000
 """Of fewer requests a P99 is the matter of less than ten."""
@@ -27,8 +27,12 @@ FEW = 1000
 @click.option("--policy", metavar="NAME", help="Policy instead of the file's.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_num_seqs=64")
 @click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
-@click.option("--requests", type=click.IntRange(2), metavar="N", help="Short for --set workload.generate.num_prompts=N.")
-@click.option("--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Generated loads.")
+@click.option(
+    "--requests", type=click.IntRange(2), metavar="N", help="Short for --set workload.generate.num_prompts=N."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Generated loads."
+)
 @click.option("--gpu-price", type=float, metavar="PRICE", help="Of one GPU for an hour: prints the cost of tokens.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
@@ -56,8 +60,11 @@ def capacity(
         overrides["engine.policy"] = policy
     if requests is not None:
         overrides["workload.generate.num_prompts"] = requests
+    trial = Trial(scenario, overrides, workload, slo)
+    if gpu_price is not None and (unit := run_of(trial).cost.unit) != "ns":
+        raise InputError("--gpu-price", None, gpu_price, f"needs a clock with seconds: this one counts in {unit}s")
     with counted_bar("capacity") as done:
-        found = finding.find(Trial(scenario, overrides, workload, slo), seeds, jobs or cores(), done)
+        found = finding.find(trial, seeds, jobs or cores(), done)
     cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
     if as_json:
         print(json.dumps(finding.document(found, cost), indent=1, ensure_ascii=False))
@@ -111,10 +118,14 @@ def _samples(found: finding.Capacity, unit: str, per: str) -> Table:
     names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
     mark = " (ms)" if unit == "ns" else ""
     figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
-    shown = plain_table("", f"requests/{per}", *figures, "one step above: missed", numeric=(f"requests/{per}", *figures))
+    shown = plain_table(
+        "", f"requests/{per}", *figures, "one step above: missed", numeric=(f"requests/{per}", *figures)
+    )
     for one, probe in zip(found.found, probes, strict=True):
         values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
-        missed = "-" if one.missed is None else ", ".join(_miss(one.missed, figure, unit) for figure in one.missed.missed)
+        missed = (
+            "-" if one.missed is None else ", ".join(_miss(one.missed, figure, unit) for figure in one.missed.missed)
+        )
         shown.add_row(one.sample.name, _rate(one.met or one.missed), *values, missed)
     return shown
 

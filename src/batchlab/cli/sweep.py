@@ -90,7 +90,10 @@ def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
         (unit,) = units
         say(out, f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}")
     elif units:
-        say(out, f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s")
+        say(
+            out,
+            f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
+        )
     for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:
         settings = ", ".join(f"{key} = {said(key, row[key])}" for key in keys)
         say(out, one_line(f"{settings}: {row['error']}"))

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 
 from batchlab.clients.columns import Columns
-from batchlab.core.tally import NEVER, RESULTS
+from batchlab.core.tally import NEVER
 from batchlab.core.work import Work
 from batchlab.costs.base import CostModel
 from batchlab.errors import BatchlabError, InputError
-from batchlab.metrics import objectives
 from batchlab.metrics.fold import Summary
-from batchlab.plan.trial import FINISHED, Trial, run_of
+from batchlab.plan.trial import FINISHED, Trial, checked, run_of
 from batchlab.simulate import Run, simulate
 
 GROWTH = 0.02
@@ -54,9 +53,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a run at a rate gave. values: of each figure that an objective names. missed: what it did not meet, in words.
+    """What a run at a rate gave.
 
-    growth: by how much longer a request waits for each unit of time that it comes later. error: why there is no run.
+    values: of each figure that an objective names. missed: what it did not meet, in words. span: from the first arrival
+    to the last. growth: by how much longer a request waits for each unit of time that it comes later.
     """
 
     rate: float
@@ -102,10 +102,10 @@ def probe(sample: Sample, rate: float) -> Probe:
     except BatchlabError as error:  # stalled
         return Probe(rate, False, missed=[str(error)])
     document = summary.document(with_requests=False)
-    checked = objectives.parse(sample.trial.slo).check(document["latency"], run.cost.unit)
+    found = checked(summary, sample.trial.slo)
     growth = _growth(summary, run.requests)
-    lost = 1 - document["results"].get(RESULTS[4], 0) / len(run.requests)
-    missed = [objective.figure for objective, _, met in checked if not met]
+    lost = 1 - document["results"].get("completed", 0) / len(run.requests)
+    missed = [objective.figure for objective, _, met in found if not met]
     if growth > GROWTH:
         missed.append("the queue grows")
     if lost > LOST:
@@ -115,7 +115,7 @@ def probe(sample: Sample, rate: float) -> Probe:
     return Probe(
         rate,
         not missed,
-        {objective.figure: value for objective, value, _ in checked},
+        {objective.figure: value for objective, value, _ in found},
         missed,
         growth,
         len(run.requests),

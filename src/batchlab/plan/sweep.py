@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import math
 import random
@@ -43,7 +42,9 @@ class Sweep:
         size = math.prod(len(values) for values in self.grid.values())
         count = size if self.sample is None else min(self.sample, size)
         if count > MOST_RUNS:
-            raise InputError("--grid", None, None, f"{count:,} runs are too many: at most {MOST_RUNS:,}; try --sample N")
+            raise InputError(
+                "--grid", None, None, f"{count:,} runs are too many: at most {MOST_RUNS:,}; try --sample N"
+            )
         chosen: Sequence[int] = range(size)
         if count < size:
             chosen = sorted(random.Random(self.seed).sample(range(size), count))
@@ -51,7 +52,7 @@ class Sweep:
 
     def _combination(self, place: int) -> dict[str, Any]:
         found = {}
-        for key, values in reversed(self.grid.items()):
+        for key, values in reversed(list(self.grid.items())):
             place, value = divmod(place, len(values))
             found[key] = values[value]
         return {key: found[key] for key in self.grid}
@@ -71,7 +72,9 @@ class Sweep:
         return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
 
 
-def run(sweep: Sweep, output: Path, jobs: int, done: Callable[[int, int], object] = lambda ready, of: None) -> list[Row]:
+def run(
+    sweep: Sweep, output: Path, jobs: int, done: Callable[[int, int], object] = lambda ready, of: None
+) -> list[Row]:
     """Run all that the journal beside the output does not have yet, and write the table. Returns its rows, in order.
 
     A run that fails is a row with an `error`. done: told how many rows there are, and will be. Raises InputError.
@@ -81,7 +84,9 @@ def run(sweep: Sweep, output: Path, jobs: int, done: Callable[[int, int], object
     combinations = sweep.combinations()
     trials = [Trial(sweep.scenario, {**sweep.overrides, **c}, sweep.workload, sweep.slo) for c in combinations]
     if not output.parent.is_dir() or output.is_dir():
-        raise InputError(output, None, None, "cannot be written: no such folder" if not output.is_dir() else "is a folder")
+        raise InputError(
+            output, None, None, "cannot be written: no such folder" if not output.is_dir() else "is a folder"
+        )
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:
         todo = [number for number in range(len(trials)) if number not in journal.rows]
         done(len(trials) - len(todo), len(trials))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError
-from batchlab.metrics import objectives
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import PERCENTILES
+from batchlab.metrics.latency import PERCENTILES, latencies
+from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, parse
 from batchlab.scenario import load
 from batchlab.simulate import Run, simulate
 
 POLICY = "engine.policy"
 FINISHED = "all_terminal"
-STATISTICS = ("mean", *(f"p{percent}" for percent in PERCENTILES), "max")
 Row = dict[str, Any]
 
 
@@ -33,16 +33,23 @@ class Trial:
     slo: str | None = None
 
 
-def parse_slo(text: str) -> objectives.Objectives:
-    """Objectives on figures that every run has. Raises InputError for others."""
-    found = objectives.parse(text)
+def parse_slo(text: str) -> Objectives:
+    """Objectives that runs of any scenario can be held to. Raises InputError."""
+    found = parse(text)
     for objective in found.objectives:
-        if objective.metric == objectives.ATTAINMENT:
-            raise InputError("--slo", None, objective.text, "attainment needs targets for each request; give percentiles here")
-        if objective.statistic not in STATISTICS:
-            expected = f"{objective.figure} is not among the figures counted here: {', '.join(STATISTICS)}"
+        if objective.metric == ATTAINMENT:
+            expected = "attainment needs targets for each request; give percentiles, such as ttft:p90<=500ms"
             raise InputError("--slo", None, objective.text, expected)
     return found
+
+
+def checked(summary: Summary, slo: str) -> list[tuple[Objective, float | None, bool]]:
+    """Each objective with the value found in a run that has ended, and whether it is met. Raises InputError."""
+    wanted = parse_slo(slo)
+    assert summary.header is not None, "the run has not begun"
+    percentiles = sorted({*map(Fraction, PERCENTILES), *wanted.percentiles()})
+    figures = latencies(summary.tally, summary.column("arrival"), percentiles)
+    return wanted.check(figures, summary.header.clock["unit"])
 
 
 def run_of(trial: Trial) -> Run:
@@ -96,7 +103,7 @@ def figures_of(summary: Summary, slo: str | None) -> Row:
     totals["rejections"] = sum(totals["rejections"].values())
     row |= {f"totals.{name}": value for name, value in totals.items()}
     if slo is not None:
-        checked = parse_slo(slo).check(document["latency"], document["unit"])
-        row["met"] = ending == FINISHED and all(met for _, _, met in checked)
-        row |= {f"slo.{objective.figure}": value for objective, value, _ in checked}
+        found = checked(summary, slo)
+        row["met"] = ending == FINISHED and all(met for _, _, met in found)
+        row |= {f"slo.{objective.figure}": value for objective, value, _ in found}
     return row
