@@ -1,4 +1,4 @@
-"""Capacity: found where closed forms say it is, met at the answer and missed just above, and monotone in the objective."""
+"""Capacity: where closed forms say it is, met at the answer and missed just above, monotone in the objective."""
 
 import itertools
 import json
@@ -154,9 +154,21 @@ def test_the_cost_of_tokens(write):
     scenario = write(ENGINE + EVEN.replace("output = 1", "output = 20"))
     command = ["capacity", scenario, "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1", "--json"]
     document = json.loads(CliRunner().invoke(cli, [*command, "--gpu-price", "3"]).stdout)
-    output_tokens_an_hour = Fraction(document["capacity"]) * 3600 * 20
+    output_tokens_an_hour = Fraction(document["capacity"]) * 3600 * 20  # at even arrivals the rate is exact
     assert document["cost"]["per_million_output_tokens"] == pytest.approx(float(3 * 10**6 / output_tokens_an_hour))
     assert document["cost"]["per_million_tokens"] == pytest.approx(float(3 * 10**6 / (output_tokens_an_hour * 30 / 20)))
+
+
+def test_a_rate_of_sessions_is_called_so(write):
+    text = EVEN.replace("output = 1", "output = 1\nturns = 3\nturn_gap = 100_000_000")
+    command = ["capacity", write(ENGINE + text), "--slo", "ttft:max<=40ms", "--seeds=1", "--jobs=1", "--gpu-price=1"]
+    result = CliRunner().invoke(cli, command)
+    assert " sessions/s, at ttft" in result.stdout
+    found = find(Trial(write(ENGINE + text), slo="ttft:max<=40ms"), 1, 1)
+    assert 30 < found.answer.rate < 36  # three turns of 10 ms
+    assert found.answer.met.offered == pytest.approx(3 * found.answer.rate, rel=0.1)
+    cost = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)["cost"]
+    assert cost["per_million_output_tokens"] == pytest.approx(1e6 / 3600 / found.answer.met.offered)
 
 
 def test_rejected_requests_are_no_capacity(write):

@@ -20,6 +20,9 @@ from batchlab.plan.trial import Trial, run_of
 FEW = 1000
 """Of fewer requests a P99 is the matter of less than ten."""
 
+SHORT = 20
+"""A load that lasts less than so many times a request's mean E2E is all beginning and end."""
+
 
 @click.command()
 @click.argument("scenario", type=click.Path())
@@ -72,8 +75,15 @@ def capacity(
         _print(found, cost)
     if found.answer.met is None:
         sys.exit(1)
-    if found.answer.met.requests < FEW:
-        note(f"{found.answer.met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
+    _notes(found.answer.met)
+
+
+def _notes(met: Probe) -> None:
+    """Where the runs are too short for what is said of them."""
+    if met.requests < FEW:
+        note(f"{met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
+    if met.span < SHORT * met.e2el:
+        note(f"the load lasts less than {SHORT} times a request's mean E2E: not steady; give more requests")
 
 
 def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
@@ -83,13 +93,13 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     say(out, settings_line(found.run))
     answer = found.answer
     if answer.met is None:
-        say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} requests/{per}, the lowest tried:")
-        out.print(_samples(found, unit, per))
+        say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} {found.of}/{per}, the lowest tried:")
+        out.print(_samples(found, unit, f"{found.of}/{per}"))
         return
     low, high = found.interval
     over = f"{len(found.found) - 1} parts of the trace" if answer.sample.scaled else f"{len(found.found)} seeds"
     between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
-    say(out, f"capacity {answer.rate:,.3g} requests/{per}{between}, at {found.slo}")
+    say(out, f"capacity {answer.rate:,.3g} {found.of}/{per}{between}, at {found.slo}")
     span = f"{answer.met.span / 1e9:,.0f} s" if unit == "ns" else f"{answer.met.span:,} {unit}s"
     say(
         out,
@@ -106,21 +116,19 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
             f"{cost['per_million_tokens']:.3g} per million of prompt and output",
         )
     out.print()
-    out.print(_samples(found, unit, per))
+    out.print(_samples(found, unit, f"{found.of}/{per}"))
     out.print()
-    out.print(_changes(found, per))
+    out.print(_changes(found, f"{found.of}/{per}"))
     say(out, f"binds: {finding.binding(found)}")
 
 
-def _samples(found: finding.Capacity, unit: str, per: str) -> Table:
+def _samples(found: finding.Capacity, unit: str, rate: str) -> Table:
     """A row a sample: what was found at its capacity, and what was missed one step above."""
     probes = [one.met or one.missed for one in found.found]
     names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
     mark = " (ms)" if unit == "ns" else ""
     figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
-    shown = plain_table(
-        "", f"requests/{per}", *figures, "one step above: missed", numeric=(f"requests/{per}", *figures)
-    )
+    shown = plain_table("", rate, *figures, "one step above: missed", numeric=(rate, *figures))
     for one, probe in zip(found.found, probes, strict=True):
         values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
         missed = (
@@ -135,10 +143,8 @@ def _miss(probe: Probe, figure: str, unit: str) -> str:
     return figure if value is None else f"{figure} {_value(value, unit)}"
 
 
-def _changes(found: finding.Capacity, per: str) -> Table:
-    shown = plain_table(
-        "changed alone", "from", "to", f"requests/{per}", "change", numeric=("from", "to", f"requests/{per}", "change")
-    )
+def _changes(found: finding.Capacity, rate: str) -> Table:
+    shown = plain_table("changed alone", "from", "to", rate, "change", numeric=("from", "to", rate, "change"))
     for one in found.changes:
         values = (f"{value:,}" if value is not None else "" for value in (one.before, one.after))
         if one.before is None:

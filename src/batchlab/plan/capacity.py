@@ -68,10 +68,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Capacity:
-    """found: of each sample. answer: the one that stands for all, the lower median of the seeds, or the whole trace."""
+    """found: of each sample. answer: the one that stands for all, the lower median of the seeds, or the whole trace.
+
+    of: what the rates count, `requests`, or `sessions` where requests are turns of them.
+    """
 
     run: Run
     slo: str
+    of: str
     found: list[Found]
     answer: Found
     changes: list[Change]
@@ -102,7 +106,8 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
         middle = statistics.median_low([one.rate for one in ordered])
         answer = next(one for one in ordered if one.rate == middle)
     changes = [] if answer.met is None else _changes(run, answer, jobs, told)
-    return Capacity(run, trial.slo or "", ordered, answer, changes)
+    sessions = isinstance(run.requests, Columns) and run.requests.sessions is not None and _has_turns(trial)
+    return Capacity(run, trial.slo or "", "sessions" if sessions else "requests", ordered, answer, changes)
 
 
 def lattice(sample: Sample, place: int) -> float:
@@ -165,6 +170,13 @@ def _samples(trial: Trial, seeds: int) -> tuple[Run, list[Sample]]:
         Sample(name, replace(trial, overrides={**trial.overrides, **own}), generate["request_rate"], False)
         for name, own in named
     ]
+
+
+def _has_turns(trial: Trial) -> bool:
+    document, _ = read_toml(trial.scenario)
+    override(document, trial.overrides)
+    generate = document["workload"].get("generate", {})
+    return any("turns" in kind for kind in (generate, *generate.get("classes", ())))
 
 
 def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any]) -> list[Sample]:
@@ -252,7 +264,7 @@ def token_cost(found: Capacity, gpu_price: float) -> dict[str, Any] | None:
         return None
     about = found.run.cost.describe()
     gpus = about.get("tensor_parallel", 1) * about.get("pipeline_parallel", 1)
-    hourly = met.rate * 3600 / 1e6  # million requests
+    hourly = met.offered * 3600 / 1e6  # million requests
     return {
         "gpu_price": gpu_price,
         "gpus": gpus,
@@ -275,6 +287,7 @@ def document(found: Capacity, cost: dict[str, Any] | None) -> dict[str, Any]:
     ]
     return {
         "slo": found.slo,
+        "of": found.of,
         "unit": found.run.cost.unit,
         "capacity": None if met is None else met.rate,
         "interval": None if met is None else found.interval,

@@ -16,6 +16,7 @@ from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.fold import Summary
 from batchlab.plan.trial import FINISHED, Trial, checked, run_of
 from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
 
 GROWTH = 0.02
 """A queue grows where the wait of those who arrive later is longer by more than this share of the time in between."""
@@ -55,8 +56,10 @@ class Sample:
 class Probe:
     """What a run at a rate gave.
 
-    values: of each figure that an objective names. missed: what it did not meet, in words. span: from the first arrival
-    to the last. growth: by how much longer a request waits for each unit of time that it comes later.
+    offered: requests per second (or unit of the clock) from the first to the last, which chance makes a little
+    different from the rate of the process. values: of each figure that an objective names. missed: what it did not
+    meet, in words. span: from the first arrival to the last. e2el: the mean. growth: by how much longer a request waits
+    for each unit of time that it comes later.
     """
 
     rate: float
@@ -64,10 +67,12 @@ class Probe:
     values: dict[str, float | None] = field(default_factory=dict)
     missed: list[str] = field(default_factory=list)
     growth: float = 0.0
+    offered: float = 0.0
     requests: int = 0
     span: int = 0
     prompt_mean: float = 0.0
     output_mean: float = 0.0
+    e2el: float = 0.0
     preemptions: int = 0
 
 
@@ -112,16 +117,19 @@ def probe(sample: Sample, rate: float) -> Probe:
         missed.append(f"{100 * lost:.1f} % of the requests not completed")
     if document["termination"] != FINISHED:
         missed.append(document["termination"])
+    span = int(run.requests.arrival.max() - run.requests.arrival.min())
     return Probe(
         rate,
         not missed,
         {objective.figure: value for objective, value, _ in found},
         missed,
         growth,
+        (len(run.requests) - 1) * (NS_IN_S if run.cost.unit == "ns" else 1) / max(span, 1),
         len(run.requests),
-        int(run.requests.arrival.max() - run.requests.arrival.min()),
+        span,
         float(run.requests.prompt.mean()),
         float(run.requests.output.mean()),
+        document["latency"]["e2el"]["mean"] or 0.0,
         document["totals"]["preemptions"],
     )
 
