@@ -10,6 +10,7 @@ from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
+from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.published import published
 from batchlab.cli.run import run
@@ -39,3 +40,4 @@ cli.add_command(published)
 cli.add_command(workload)
 cli.add_command(sweep)
 cli.add_command(capacity)
+cli.add_command(experiment)
