@@ -82,12 +82,9 @@ def experiment(
         return
     out = console()
     out.print(_table(rows, key, slo))
-    unit = rows[0].unit
-    say(
-        out,
-        f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}; short: prompts up to "
-        f"{short:,} tokens; requests of the first {100 * warm_up:g} % of the time are served and not measured",
-    )
+    times, rates = ("ms", "s") if rows[0].unit == "ns" else (f"{rows[0].unit}s", rows[0].unit)
+    say(out, f"times in {times}, rates per {rates}; short: prompts up to {short:,} tokens")
+    say(out, f"requests of the first {100 * warm_up:g} % of the time are served and not measured")
     for load, lines in readings.items():
         for line in lines:
             say(out, f"{load}: {line}")

@@ -1,6 +1,6 @@
-"""A controlled comparison: one setting at two values, everything else the same, on short, long and mixed prompts apart.
+"""A controlled comparison: one setting at two values, all else the same, on short, long and mixed prompts apart.
 
-What a run gave is a `Measured`, made of what any engine's client and metrics can tell. The reading works on those alone.
+What a run gave is a `Measured`, made of what any engine's client and metrics can tell. The reading needs nothing else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from batchlab.core.tally import NEVER
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import PERCENTILES, figures, latencies
+from batchlab.metrics.latency import figures, latencies
 from batchlab.metrics.part import part_of
-from batchlab.plan.trial import Trial, parse_slo, run_of
+from batchlab.plan.trial import Trial, parse_slo, percentiles_for, run_of
 from batchlab.simulate import simulate
 from batchlab.units import NS_IN_S
 
@@ -49,8 +49,9 @@ class Measured:
     """What a run gave, without its warm-up. Times in the clock's unit.
 
     latency: figures by metric, over all requests that were measured; `ttft short` and `ttft long` over those alone.
-    kv_use: the largest share of the KV blocks that was taken at the end of an iteration, None where they are not modelled. cached: the share of the
-    prompt tokens that the prefix cache had. met: whether the objectives are, None without any.
+    kv_use: the largest share of the KV blocks that was taken at the end of an iteration, None where they are not
+    modelled. cached: the share of the prompt tokens that the prefix cache had. met: whether the objectives are, None
+    without any. kv_use, cached and preemptions are of the whole run.
     """
 
     load: str
@@ -99,8 +100,7 @@ def _measured(part: Part, unit: str, requests: Columns, summary: Summary, kv: _K
     begin = int(arrival.min() + part.warm_up * (arrival.max() - arrival.min()))
     counted = arrival >= begin
     short = summary.column("prompt") <= part.short
-    wanted = PERCENTILES if part.trial.slo is None else [*PERCENTILES, *parse_slo(part.trial.slo).percentiles()]
-    percentiles = sorted(set(wanted))
+    percentiles = percentiles_for(part.trial.slo)
     found = latencies(part_of(summary.tally, counted), arrival[counted], percentiles)
     times = [one.output_times or [] for one, kept in zip(summary.results, counted, strict=True) if kept]
     found["itl"] = figures(np.concatenate([np.diff(np.array(each, np.int64)) for each in times]), percentiles)
@@ -136,9 +136,8 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
         itl, long_ttft = _ratio(low, high, "itl", "p99"), _ratio(low, high, "ttft long", "p50")
         if itl > 1 + APART and long_ttft < 1 - APART:
             target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
-            said.append(
-                f"{name} = {low.value} has the shorter ITL P99 and the longer TTFT of long prompts: finer chunks{target}"
-            )
+            trade = "the shorter ITL P99 and the longer TTFT of long prompts"
+            said.append(f"{name} = {low.value} has {trade}: finer chunks{target}")
         if (
             high.output_token_rate > low.output_token_rate * (1 + APART)
             and _ratio(low, high, "ttft", "p95") > 1 + APART

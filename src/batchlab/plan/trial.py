@@ -43,13 +43,17 @@ def parse_slo(text: str) -> Objectives:
     return found
 
 
+def percentiles_for(slo: str | None) -> list[Fraction]:
+    """The usual percentiles, and those that the objectives speak of."""
+    wanted = () if slo is None else parse_slo(slo).percentiles()
+    return sorted({*map(Fraction, PERCENTILES), *wanted})
+
+
 def checked(summary: Summary, slo: str) -> list[tuple[Objective, float | None, bool]]:
     """Each objective with the value found in a run that has ended, and whether it is met. Raises InputError."""
-    wanted = parse_slo(slo)
     assert summary.header is not None, "the run has not begun"
-    percentiles = sorted({*map(Fraction, PERCENTILES), *wanted.percentiles()})
-    figures = latencies(summary.tally, summary.column("arrival"), percentiles)
-    return wanted.check(figures, summary.header.clock["unit"])
+    figures = latencies(summary.tally, summary.column("arrival"), percentiles_for(slo))
+    return parse_slo(slo).check(figures, summary.header.clock["unit"])
 
 
 def run_of(trial: Trial) -> Run:
