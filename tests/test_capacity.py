@@ -146,8 +146,17 @@ def test_nothing_meets_it(write):
     assert result.exit_code == 1
     assert result.stdout.splitlines()[1].startswith("no rate meets ttft:p99<=9ms; at 0.00684 requests/s")
     assert "ttft:p99 10.00" in result.stdout  # the nearest miss: what an idle engine takes
+    assert "the time of the steps themselves: no limit changed alone meets them at any rate" in result.stdout
     document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert document["capacity"] is None and document["samples"][0]["missed"]["values"] == {"ttft:p99": 10_000_000}
+
+
+def test_a_limit_that_lets_nothing_meet_it_is_named(write):
+    """A prompt of 100 tokens takes two steps of 10 ms within a budget of 64, and one within 128."""
+    scenario = write(ENGINE + EVEN.replace("prompt = 10", "prompt = 100"))
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", "ttft:p99<=15ms", "--seeds=1", "--jobs=1"])
+    assert result.exit_code == 1
+    assert "binds: ttft:p99; engine.max_num_batched_tokens: 128 instead of 64 meets them" in result.stdout
 
 
 def test_the_cost_of_tokens(write):

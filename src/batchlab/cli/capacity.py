@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 
 from batchlab.cli.large import milliseconds
@@ -94,19 +95,29 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     answer = found.answer
     if answer.met is None:
         say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} {found.of}/{per}, the lowest tried:")
-        out.print(_samples(found, unit, f"{found.of}/{per}"))
-        return
+    else:
+        _say_answer(out, found, answer.met, cost)
+    out.print()
+    out.print(_samples(found, unit, f"{found.of}/{per}"))
+    out.print()
+    out.print(_changes(found, f"{found.of}/{per}"))
+    say(out, f"binds: {finding.binding(found)}")
+
+
+def _say_answer(out: Console, found: finding.Capacity, met: Probe, cost: dict[str, Any] | None) -> None:
+    unit = found.run.cost.unit
+    per = "s" if unit == "ns" else unit
     low, high = found.interval
-    over = f"{len(found.found) - 1} parts of the trace" if answer.sample.scaled else f"{len(found.found)} seeds"
+    over = f"{len(found.found) - 1} parts of the trace" if found.answer.sample.scaled else f"{len(found.found)} seeds"
     between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
-    say(out, f"capacity {answer.rate:,.3g} {found.of}/{per}{between}, at {found.slo}")
-    span = f"{answer.met.span / 1e9:,.0f} s" if unit == "ns" else f"{answer.met.span:,} {unit}s"
+    say(out, f"capacity {found.answer.rate:,.3g} {found.of}/{per}{between}, at {found.slo}")
+    span = f"{met.span / 1e9:,.0f} s" if unit == "ns" else f"{met.span:,} {unit}s"
     say(
         out,
-        f"{answer.met.requests:,} requests a run, {span} at that rate; "
-        f"prompt mean {answer.met.prompt_mean:,.1f}, output mean {answer.met.output_mean:,.1f} tokens",
+        f"{met.requests:,} requests a run, {span} at that rate; "
+        f"prompt mean {met.prompt_mean:,.1f}, output mean {met.output_mean:,.1f} tokens",
     )
-    if answer.missed is None:
+    if found.answer.missed is None:
         say(out, "the search ended there without a miss: the objectives do not bind")
     if cost is not None:
         say(
@@ -115,26 +126,20 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
             f"{cost['per_million_output_tokens']:.3g} per million output tokens, "
             f"{cost['per_million_tokens']:.3g} per million of prompt and output",
         )
-    out.print()
-    out.print(_samples(found, unit, f"{found.of}/{per}"))
-    out.print()
-    out.print(_changes(found, f"{found.of}/{per}"))
-    say(out, f"binds: {finding.binding(found)}")
 
 
 def _samples(found: finding.Capacity, unit: str, rate: str) -> Table:
     """A row a sample: what was found at its capacity, and what was missed one step above."""
     probes = [one.met or one.missed for one in found.found]
     names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
+    missed_at = "missed" if found.answer.met is None else "one step above: missed"
     mark = " (ms)" if unit == "ns" else ""
     figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
-    shown = plain_table("", rate, *figures, "one step above: missed", numeric=(rate, *figures))
+    shown = plain_table("", rate, *figures, missed_at, numeric=(rate, *figures))
     for one, probe in zip(found.found, probes, strict=True):
         values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
-        missed = (
-            "-" if one.missed is None else ", ".join(_miss(one.missed, figure, unit) for figure in one.missed.missed)
-        )
-        shown.add_row(one.sample.name, _rate(one.met or one.missed), *values, missed)
+        missed = [] if one.missed is None else [_miss(one.missed, figure, unit) for figure in one.missed.missed]
+        shown.add_row(one.sample.name, _rate(probe), *values, ", ".join(missed) or "-")
     return shown
 
 
@@ -146,13 +151,9 @@ def _miss(probe: Probe, figure: str, unit: str) -> str:
 def _changes(found: finding.Capacity, rate: str) -> Table:
     shown = plain_table("changed alone", "from", "to", rate, "change", numeric=("from", "to", rate, "change"))
     for one in found.changes:
-        values = (f"{value:,}" if value is not None else "" for value in (one.before, one.after))
-        if one.before is None:
-            values = ("1", f"1/{finding.FACTOR}")  # type: ignore[assignment]
-        if one.rate is None:
-            shown.add_row(one.name, *values, "refused", "")
-        else:
-            shown.add_row(one.name, *values, f"{one.rate:,.3g}", f"{100 * (one.rate / found.answer.rate - 1):+.0f} %")
+        before, after = f"{one.before or 1:,}", f"{one.after:,}" if one.after else f"1/{finding.FACTOR}"
+        capacity = "refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none"
+        shown.add_row(one.name, before, after, capacity, finding.gain(found, one))
     return shown
 
 

@@ -105,7 +105,7 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     if not answer.sample.scaled:
         middle = statistics.median_low([one.rate for one in ordered])
         answer = next(one for one in ordered if one.rate == middle)
-    changes = [] if answer.met is None else _changes(run, answer, jobs, told)
+    changes = _changes(run, answer, jobs, told)
     sessions = isinstance(run.requests, Columns) and run.requests.sessions is not None and _has_turns(trial)
     return Capacity(run, trial.slo or "", "sessions" if sessions else "requests", ordered, answer, changes)
 
@@ -247,14 +247,21 @@ def _rate(job: tuple[Sample, int, int]) -> float | None:
 
 def binding(found: Capacity) -> str:
     """What keeps the engine from more: the limit whose change gains most, or the time of its steps if none does."""
-    assert found.answer.met is not None
     what = ", ".join(found.answer.missed.missed) if found.answer.missed is not None else "no objective"
-    gains = [(one.rate / found.answer.rate, one) for one in found.changes if one.rate is not None and one.before]
-    most, best = max(gains, key=lambda gain: gain[0], default=(1.0, None))
-    if best is None or most < GAIN:
-        least = f"{100 * (GAIN - 1):.0f} %"
-        return f"{what}; the time of the steps themselves: no limit changed alone raises the capacity by {least}"
-    return f"{what}; {best.name}: {best.after:,} instead of {best.before:,} gives {100 * (most - 1):+.0f} %"
+    better = [one for one in found.changes if one.before is not None and (one.rate or 0) > GAIN * found.answer.rate]
+    if not better:
+        least = f"raises the capacity by {100 * (GAIN - 1):.0f} %" if found.answer.met else "meets them at any rate"
+        return f"{what}; the time of the steps themselves: no limit changed alone {least}"
+    best = max(better, key=lambda one: one.rate or 0)
+    gives = f"gives {gain(found, best)}" if found.answer.met else "meets them"
+    return f"{what}; {best.name}: {best.after:,} instead of {best.before:,} {gives}"
+
+
+def gain(found: Capacity, change: Change) -> str:
+    """What a change does to the capacity, as a share of it; nothing to say where one of them is none."""
+    if not change.rate or not found.answer.rate:
+        return ""
+    return f"{100 * (change.rate / found.answer.rate - 1):+.0f} %"
 
 
 def token_cost(found: Capacity, gpu_price: float) -> dict[str, Any] | None:
@@ -292,7 +299,7 @@ def document(found: Capacity, cost: dict[str, Any] | None) -> dict[str, Any]:
         "capacity": None if met is None else met.rate,
         "interval": None if met is None else found.interval,
         "answer": found.answer.sample.name,
-        "binds": None if met is None else binding(found),
+        "binds": binding(found),
         "cost": cost,
         "samples": samples,
         "changes": [asdict(one) for one in found.changes],
