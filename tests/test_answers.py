@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from batchlab.cli import main
 from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
@@ -33,19 +34,18 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 def document_of(seed):
     """Two classes in front of few seats and blocks, with rejections, preemptions and deadlines."""
     rng = random.Random(seed)
-    length = {"distribution": "exponential", "mean": rng.choice([5, 20]), "max": 120, "outside": "clip"}
+    length = {"distribution": "exponential", "mean": rng.choice([10, 40]), "max": 120, "outside": "clip"}
     classes = [
         {"name": "short", "weight": 3, "prompt": length, "output": rng.choice([1, length])},
         {"name": "long", "prompt": 100, "output": length, "deadline": rng.choice([1, 20]) * 10**9},
     ]
+    engine = {"max_num_seqs": rng.choice([2, 8]), "max_num_batched_tokens": 64}
+    if seed % 2:
+        engine |= {"policy": "chunked", "prefill_chunk": 32, "max_queue": rng.choice([3, 20])}
+    else:
+        engine |= {"policy": "vllm", "num_gpu_blocks": rng.choice([17, 40])}
     return {
-        "engine": {
-            "policy": "vllm",
-            "max_num_seqs": rng.choice([2, 8]),
-            "max_num_batched_tokens": 64,
-            "num_gpu_blocks": rng.choice([17, 40]),
-            "max_queue": rng.choice([5, 1000]),
-        },
+        "engine": engine,
         "cost": {"model": "linear", "unit": "ns", "per_iteration": 10_000_000, "prefill_token": 300_001},
         "run": {"deadlines": "drop", "max_iterations": rng.choice([100_000, 300])},
         "workload": {
@@ -53,7 +53,7 @@ def document_of(seed):
                 "num_prompts": 150,
                 "seed": seed,
                 "arrivals": "poisson",
-                "request_rate": rng.choice([2, 10]),
+                "request_rate": rng.choice([5, 40]),
                 "classes": classes,
             }
         },
@@ -82,7 +82,7 @@ def told(run):
 
 QUESTIONS = [
     (None, ("ttft:300 tpot:20",), None, True),
-    ("ttft:p99.9<=1s,tpot:mean<=10ms,attainment>=50%", ("e2el:2000",), "2s..11500ms", True),
+    ("ttft:p99.9<=1s,tpot:mean<=10ms,attainment>=50%", ("e2el:2000",), "1.5s..11500ms", True),
     ("max_itl:max<=1s,itl:mean<=11ms", (), "0s..9s", False),
 ]
 
@@ -99,8 +99,9 @@ def test_online_and_from_a_saved_trace_the_same():
                 expected = answers(quick, asked)
             except InputError as error:
                 for other in (events, trace):
-                    with pytest.raises(InputError, match=str(error).rpartition(": ")[2][:30]):
+                    with pytest.raises(InputError) as refused:
                         answers(other, asked)
+                    assert str(refused.value) == str(error)
                 continue
             compared += 1
             assert answers(events, asked) == expected
@@ -169,9 +170,9 @@ def test_window_and_groups_are_their_definitions():
     for seed in range(24):
         summary = online(run_of(document_of(seed)))
         results = summary.results
-        start = rng.randint(0, 5)
-        window = (start * 10**9, (start + rng.randint(3, 9)) * 10**9)
-        asked = question("ns", "ttft:p99.9<=1s", ("ttft:300 tpot:20",), f"{start}s..{window[1]}ns", True)
+        start = rng.randint(0, 2000)
+        window = (start * 10**6, start * 10**6 + rng.randint(10**9, 10**10))
+        asked = question("ns", "ttft:p99.9<=1s", ("ttft:300 tpot:20",), f"{start}ms..{window[1]}ns", True)
         found = answers(summary, asked)
         assert in_short(found) == plainly(results, lambda request: True, window)
         for name in ("short", "long"):
@@ -314,7 +315,7 @@ def test_headline_over_seeds():
         ("-1s..5s", "a time must be a number of at least 0"),
         ("1s..1s", "must end after it begins"),
         ("2s..1s", "must end after it begins"),
-        ("1s..5sec", "unknown unit 'sec' (did you mean 's'?)"),
+        ("1s..5sec", "unknown unit 'sec': s, ms, us or ns"),
         ("0s..4611686019s", "must be at most 2^62 ns"),
     ],
 )
@@ -326,6 +327,14 @@ def test_windows_that_are_refused(text, said):
 
 def command(*arguments):
     return CliRunner().invoke(cli, ["run", *arguments])
+
+
+def refusal(monkeypatch, capsys, *arguments):
+    """Exit code and what stderr says, as from a shell."""
+    monkeypatch.setattr("sys.argv", ["batchlab", "run", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    return stopped.value.code, capsys.readouterr()
 
 
 GENERATED = str(EXAMPLES / "generated.toml")
@@ -359,14 +368,13 @@ def test_exit_codes_of_objectives():
         ((GENERATED, "--slo", "itl:p99<=1ms", "--window", "steady"), "gaps are counted over the whole run"),
         ((GENERATED, "--goodput", "ttft:1", "ttft:2"), "has ttft twice"),
         ((GENERATED, "--window", "500s..600s"), "no request arrives in it"),
-        ((str(EXAMPLES / "azure-conversation.toml"), "--by", "group", "--workload", "NO"), "NO"),
         ((str(EXAMPLES / "three-modes.toml"), "--by", "group"), "no request of this workload has a group"),
         ((str(EXAMPLES / "three-modes.toml"), "--slo", "ttft:p99<=1ms"), "the clock counts in cost units"),
     ],
 )
-def test_bad_input_is_one_line(arguments, said):
-    done = command(*arguments)
-    assert done.exit_code == 2 and said in done.stderr and done.stderr.count("\n") == 1
+def test_bad_input_is_one_line(arguments, said, monkeypatch, capsys):
+    code, printed = refusal(monkeypatch, capsys, *arguments)
+    assert code == 2 and said in printed.err and printed.err.count("\n") == 1 and printed.out == ""
 
 
 def test_a_written_out_scenario_has_answers_too():

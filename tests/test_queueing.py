@@ -122,7 +122,9 @@ def test_m_m_1(load):
     """Mean wait = rho S / (1 - rho), and exactly lambda E[S^2] / (2 (1 - rho)) with the rounded lengths' moments."""
     first, second = rounded_exponential(40)
     found = over_seeds(
-        lambda seed: queue(8_000, 1, load, exponential(40), seed, mean=first), range(10), lambda s: {"wait": mean_wait(s)}
+        lambda seed: queue(8_000, 1, load, exponential(40), seed, mean=first),
+        range(10),
+        lambda s: {"wait": mean_wait(s)},
     )
     exact, formula = load / first * second / (2 * (1 - load)), load * 40 / (1 - load)
     assert exact == pytest.approx(formula, rel=0.002)

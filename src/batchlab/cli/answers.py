@@ -25,8 +25,10 @@ class SeveralWords(click.Command):
         return super().parse_args(ctx, written)
 
 
-def print_answers(found: dict[str, Any], unit: str) -> None:
-    """All of it, to stdout."""
+def print_answers(found: dict[str, Any] | None, unit: str) -> None:
+    """All of it, to stdout; nothing where nothing was asked."""
+    if found is None:
+        return
     from batchlab.cli.large import latency_table
 
     out = console()
