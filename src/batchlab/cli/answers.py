@@ -25,8 +25,10 @@ class SeveralWords(click.Command):
         return super().parse_args(ctx, written)
 
 
-def print_answers(found: dict[str, Any], unit: str) -> None:
-    """All of it, to stdout."""
+def print_answers(found: dict[str, Any] | None, unit: str) -> None:
+    """All of it, to stdout; nothing where nothing was asked."""
+    if found is None:
+        return
     from batchlab.cli.large import latency_table
 
     out = console()
@@ -37,7 +39,7 @@ def print_answers(found: dict[str, Any], unit: str) -> None:
         say(out, _errors(found["intervals"], unit))
         say(out, "ITL: number, mean and max are exact; its percentiles are counted over a whole run only")
         out.print()
-    say(out, _rates(found["throughput"]))
+    say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))
     if "goodput" in found:
         say(out, _goodput(found["goodput"], unit))
     if "groups" in found:
@@ -91,7 +93,7 @@ def _errors(intervals: dict[str, dict[str, float | None]], unit: str) -> str:
 
 def _rates(found: dict[str, Any]) -> str:
     if found["request_rate"] is None:
-        return "completed: none"
+        return "nothing was completed"
     per = found["per"]
     requests, outputs, prompts = (found[name] for name in ("request_rate", "output_token_rate", "prompt_token_rate"))
     tokens = f"{outputs:,.1f} output tokens/{per}, {prompts:,.1f} prompt tokens/{per}"

@@ -102,14 +102,13 @@ def run(
     for one, what in zip(loaded.runs, asked, strict=True):
         result, iterations = _run_one(one, loaded, trace, summary)
         documents.append(result.document(with_requests=one.inline))
+        if what:  # before anything is printed: it may be refused
+            documents[-1]["answers"] = answers(result, what)
         if as_json and one.inline:
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
         elif not as_json:
             _print(one, result, iterations, loaded.title)
-        if what:
-            documents[-1]["answers"] = answers(result, what)
-            if not as_json:
-                print_answers(documents[-1]["answers"], one.cost.unit)
+            print_answers(documents[-1].get("answers"), one.cost.unit)
         for remark in cost_remarks(one):
             note(remark)
     if as_json:

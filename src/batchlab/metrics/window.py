@@ -87,9 +87,10 @@ def steady_window(part: Part, arrival: Integers) -> Window:
     start, last = int(ends[wave - 1]), int(arrival[part.result != PENDING].max())
     late = ended_at(part) > last
     end = int(arrival[late].min(initial=last))
-    if end <= start:
+    window = Window(start, end, f"after a wave of {wave:,} completions, before the drain")
+    if not window.holds(arrival).any():
         raise InputError("--window", None, STEADY, too_short)
-    return Window(start, end, f"after a wave of {wave:,} completions, before the drain")
+    return window
 
 
 def ended_at(part: Part) -> Integers:
