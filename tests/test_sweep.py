@@ -3,6 +3,10 @@
 import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -189,3 +193,23 @@ def test_a_foreign_journal_is_left_alone(scenario, tmp_path):
         with pytest.raises(InputError, match="journal"):
             sweeping.run(Sweep(scenario, GRID), tmp_path / "t.parquet", 1)
         assert (tmp_path / "t.parquet.journal").read_text() == text
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_a_process_killed_outright_is_resumed(scenario, tmp_path):
+    grid = [
+        f"--grid=workload.generate.request_rate={','.join(map(str, range(1, 31)))}",
+        "--grid=workload.generate.num_prompts=120",
+    ]
+    command = [sys.executable, "-m", "batchlab", "sweep", scenario, *grid, "--jobs=2"]
+    journal = tmp_path / "parts.parquet.journal"
+    first = subprocess.Popen([*command, "-o", str(tmp_path / "parts.parquet")], stdout=subprocess.DEVNULL)
+    while first.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
+        time.sleep(0.005)
+    first.kill()
+    first.wait()
+    assert not (tmp_path / "parts.parquet").exists(), "it was over before it could be killed"
+    assert journal.read_bytes().count(b"\n") >= 3
+    for name in ("parts.parquet", "whole.parquet"):
+        subprocess.run([*command, "-o", str(tmp_path / name)], stdout=subprocess.DEVNULL, check=True)
+    assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
