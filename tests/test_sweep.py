@@ -175,6 +175,7 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
         (["--grid=engine.max_num_seqs=1", "--slo=ttft:p99"], "--slo"),
         (["--grid=engine.max_num_seqs=1", "--slo=attainment>=90%"], "attainment"),
         (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
+        (["--grid=engine.max_num_seqs=1", "-o", "/dev/null"], "/dev/null: cannot be written: it is no regular file"),
         ([f"--grid=a.{k}={','.join(map(str, range(50)))}" for k in "abcd"], "6,250,000 runs are too many"),
     ],
 )
@@ -197,10 +198,9 @@ def test_a_foreign_journal_is_left_alone(scenario, tmp_path):
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
 def test_a_process_killed_outright_is_resumed(scenario, tmp_path):
-    grid = [
-        f"--grid=workload.generate.request_rate={','.join(map(str, range(1, 31)))}",
-        "--grid=workload.generate.num_prompts=120",
-    ]
+    rates, prompts = list(range(1, 31)), [120]
+    asked = Sweep(scenario, {"workload.generate.request_rate": rates, "workload.generate.num_prompts": prompts})
+    grid = [f"--grid={key}={','.join(map(str, values))}" for key, values in asked.grid.items()]
     command = [sys.executable, "-m", "batchlab", "sweep", scenario, *grid, "--jobs=2"]
     journal = tmp_path / "parts.parquet.journal"
     first = subprocess.Popen([*command, "-o", str(tmp_path / "parts.parquet")], stdout=subprocess.DEVNULL)
@@ -210,6 +210,8 @@ def test_a_process_killed_outright_is_resumed(scenario, tmp_path):
     first.wait()
     assert not (tmp_path / "parts.parquet").exists(), "it was over before it could be killed"
     assert journal.read_bytes().count(b"\n") >= 3
-    for name in ("parts.parquet", "whole.parquet"):
-        subprocess.run([*command, "-o", str(tmp_path / name)], stdout=subprocess.DEVNULL, check=True)
+    told = []
+    sweeping.run(asked, tmp_path / "parts.parquet", 1, lambda ready, of: told.append(ready))
+    assert told[0] >= 2
+    sweeping.run(asked, tmp_path / "whole.parquet", 1)
     assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()

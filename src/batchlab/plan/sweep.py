@@ -83,10 +83,10 @@ def run(
         parse_slo(sweep.slo)
     combinations = sweep.combinations()
     trials = [Trial(sweep.scenario, {**sweep.overrides, **c}, sweep.workload, sweep.slo) for c in combinations]
-    if not output.parent.is_dir() or output.is_dir():
-        raise InputError(
-            output, None, None, "cannot be written: no such folder" if not output.is_dir() else "is a folder"
-        )
+    if not output.parent.is_dir():
+        raise InputError(output, None, None, "cannot be written: no such folder")
+    if output.exists() and not output.is_file():
+        raise InputError(output, None, None, "cannot be written: it is no regular file")
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:
         todo = [number for number in range(len(trials)) if number not in journal.rows]
         done(len(trials) - len(todo), len(trials))
