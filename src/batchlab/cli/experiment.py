@@ -18,17 +18,16 @@ from batchlab.plan.experiment import Measured
 from batchlab.plan.pool import cores, each
 from batchlab.plan.trial import Trial
 
-COLUMNS = {
-    "short TTFT p50": ("ttft short", "p50"),
-    "p99": ("ttft short", "p99"),
-    "long TTFT p50": ("ttft long", "p50"),
-    "p99 ": ("ttft long", "p99"),
-    "ITL p50": ("itl", "p50"),
-    "p99  ": ("itl", "p99"),
-    "queue p99": ("queue_time", "p99"),
+TIMES = {
+    "TTFT of short, p50": ("ttft short", "p50"),
+    "TTFT of short, p99": ("ttft short", "p99"),
+    "TTFT of long, p50": ("ttft long", "p50"),
+    "TTFT of long, p99": ("ttft long", "p99"),
+    "ITL, p50": ("itl", "p50"),
+    "ITL, p99": ("itl", "p99"),
+    "queue time, p99": ("queue_time", "p99"),
 }
-"""Headings, with the metric and its statistic below them."""
-RATES = ("requests", "output tokens", "KV use", "preempt")
+"""Names of the rows, with the metric and its statistic."""
 
 
 @click.command()
@@ -94,22 +93,24 @@ def _measure(numbered: tuple[int, comparing.Part]) -> Measured:
     return comparing.measure(numbered[1])
 
 
-def _table(rows: list[Measured], key: str, slo: str | None) -> Table:
-    name = key.rpartition(".")[2]
-    met = [] if slo is None else ["met"]
-    shown = plain_table("prompts", name, *COLUMNS, *RATES, *met, numeric=(name, *COLUMNS, *RATES))
-    for row in rows:
-        times = [_time(row.latency[metric][statistic], row.unit) for metric, statistic in COLUMNS.values()]
-        shown.add_row(
-            row.load,
-            said(key, row.value),
-            *times,
-            f"{row.request_rate:,.2f}",
-            f"{row.output_token_rate:,.1f}",
-            "-" if row.kv_use is None else f"{100 * row.kv_use:.0f} %",
-            f"{row.preemptions:,}",
-            *([] if slo is None else ["yes" if row.met else "no"]),
-        )
+def _table(runs: list[Measured], key: str, slo: str | None) -> Table:
+    """A column a run: six of them fit where their figures side by side would not."""
+    rows: dict[str, list[str]] = {key.rpartition(".")[2]: [said(key, run.value) for run in runs]}
+    for name, (metric, statistic) in TIMES.items():
+        rows[name] = [_time(run.latency[metric][statistic], run.unit) for run in runs]
+    rows |= {
+        "requests": [f"{run.request_rate:,.2f}" for run in runs],
+        "output tokens": [f"{run.output_token_rate:,.1f}" for run in runs],
+        "KV use": ["-" if run.kv_use is None else f"{100 * run.kv_use:.0f} %" for run in runs],
+        "preemptions": [f"{run.preemptions:,}" for run in runs],
+    }
+    if slo is not None:
+        rows["objectives met"] = ["yes" if run.met else "no" for run in runs]
+    shown = plain_table("prompts")
+    for run in runs:
+        shown.add_column(run.load, justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        shown.add_row(name, *cells)
     return shown
 
 

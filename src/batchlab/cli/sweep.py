@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from batchlab.cli.compare import parse_values
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
-from batchlab.cli.tables import MOST_ROWS, console, plain_table, say
+from batchlab.cli.tables import MOST_ROWS, console, fitted, say
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
@@ -22,7 +23,12 @@ from batchlab.plan.trial import Row
 from batchlab.units import NS_IN_MS
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
-RATES = {"requests": "request_rate", "output tokens": "output_token_rate"}
+RATES = {
+    "requests": ("request_rate", 3),
+    "output tokens": ("output_token_rate", 1),
+    "preemptions": ("totals.preemptions", 0),
+}
+"""Names of the columns, with the figure and its digits."""
 
 
 @click.command()
@@ -84,7 +90,7 @@ def sweep(
 
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
     out = console()
-    out.print(_table(rows[:MOST_ROWS], keys, slo))
+    out.print(_table(out, rows[:MOST_ROWS], keys, slo))
     units = {row["unit"] for row in rows if "unit" in row}
     if len(units) == 1:
         (unit,) = units
@@ -101,22 +107,20 @@ def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
         say(out, f"... and {len(rows) - MOST_ROWS:,} more runs; the file holds all of them")
 
 
-def _table(rows: list[Row], keys: list[str], slo: str | None) -> Table:
+def _table(out: Console, rows: list[Row], keys: list[str], slo: str | None) -> Table:
     names = [key.removeprefix("engine.").removeprefix("workload.generate.") for key in keys]
-    names = names if len(set(names)) == len(names) else keys
-    figures = [*TIMES, *RATES, "preemptions"]
-    shown = plain_table(*names, *figures, *(["met"] if slo else []), numeric=(*names, *figures))
-    for row in rows:
-        settings = [escape(one_line(said(key, row[key]))) for key in keys]
-        if "unit" not in row:
-            shown.add_row(*settings, "failed")
-            continue
-        scale = NS_IN_MS if row["unit"] == "ns" else 1
-        times = [_number(row[name], scale, 2) for name in TIMES.values()]
-        rates = [_number(row["request_rate"], 1, 3), _number(row["output_token_rate"], 1, 1)]
-        met = [] if slo is None else ["yes" if row["met"] else "no"]
-        shown.add_row(*settings, *times, *rates, f"{row['totals.preemptions']:,}", *met)
-    return shown
+    names = names if len(set(names)) == len(names) and not {*names} & {*TIMES, *RATES} else keys
+    columns: dict[str, list[Any]] = {
+        name: [escape(one_line(said(key, row[key]))) for row in rows] for name, key in zip(names, keys, strict=True)
+    }
+    for name, key in TIMES.items():
+        columns[name] = [_number(row.get(key), NS_IN_MS if row.get("unit") == "ns" else 1, 2) for row in rows]
+    for name, (key, digits) in RATES.items():
+        columns[name] = [_number(row.get(key), 1, digits) for row in rows]
+    numeric = tuple(columns)
+    if slo is not None:
+        columns["met"] = ["failed" if row["error"] else "yes" if row["met"] else "no" for row in rows]
+    return fitted(out, columns, numeric)
 
 
 def _number(value: Any, scale: int, digits: int) -> str:
