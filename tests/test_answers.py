@@ -16,6 +16,7 @@ from batchlab.cli import main
 from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
+from batchlab.events import Iteration
 from batchlab.metrics.answers import answers, question
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means, interval, student_t
@@ -29,6 +30,7 @@ from batchlab.trace.encode import decode
 from batchlab.trace.write import TraceWriter
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+GENERATED = str(EXAMPLES / "generated.toml")
 
 
 def document_of(seed):
@@ -121,6 +123,38 @@ def test_gaps_of_a_part_that_is_the_whole():
         assert whole["mean"] == pytest.approx(expected["mean"], rel=1e-12)
         assert whole["p99"] is None
     assert preempted > 20
+
+
+class Gaps:
+    """All gaps between tokens, one by one, from the events."""
+
+    def __init__(self):
+        self.last, self.gaps = {}, []
+
+    def __call__(self, event):
+        if isinstance(event, Iteration):
+            decodes = [id for id, phase, _ in event.scheduled if phase == "decode"]
+            for id in [*decodes, *event.prefill_done]:
+                if id in self.last:
+                    self.gaps.append(event.end - self.last[id])
+                self.last[id] = event.end
+
+
+def test_percentiles_of_gaps_are_within_the_stated_bound():
+    [run] = load(GENERATED).runs
+    gaps = Gaps()
+    simulate(run, [gaps])
+    assert len(set(gaps.gaps)) > 4096
+    exact = figures(gaps.gaps, [50, 90, 95, 99, Fraction(999, 10)])
+    quick, (_, trace) = online(run), told(run)
+    for summary in (quick, trace):
+        found = answers(summary, question("ns", "itl:p99.9<=1s", (), None))["latency"]["itl"]
+        assert {name: found[name] for name in ("count", "mean", "max")} == {
+            name: exact[name] for name in ("count", "mean", "max")
+        }
+        for name in ("p50", "p90", "p95", "p99", "p99.9"):
+            assert abs(found[name] - exact[name]) <= found["error"] * exact[name] and found["error"] == 2**-11
+        assert any(found[name] != exact[name] for name in ("p50", "p90", "p95", "p99"))
 
 
 def plainly(results, chosen, window):
@@ -337,16 +371,14 @@ def refusal(monkeypatch, capsys, *arguments):
     return stopped.value.code, capsys.readouterr()
 
 
-GENERATED = str(EXAMPLES / "generated.toml")
-
-
 def test_goodput_as_vllm_writes_it():
     several = command(GENERATED, "--goodput", "ttft:50", "tpot:8", "--json")
     assert several.exit_code == 0
     one = command("--json", "--goodput", "ttft:50 tpot:8", GENERATED)
     repeated = command("--goodput", "ttft:50", "--goodput", "tpot:8", "--json", GENERATED)
     first = command("--json", "--goodput", "ttft:50", "tpot:8", GENERATED)
-    assert several.stdout == one.stdout == repeated.stdout == first.stdout
+    equal = command("--json", "--goodput=ttft:50", "tpot:8", GENERATED)
+    assert several.stdout == one.stdout == repeated.stdout == first.stdout == equal.stdout
     found = json.loads(several.stdout)["runs"][0]["answers"]["goodput"]
     assert found["targets"] == {"ttft": 50_000_000, "tpot": 8_000_000} and 0 < found["attainment"] < 1
 
@@ -367,6 +399,9 @@ def test_exit_codes_of_objectives():
         ((GENERATED, "--slo", "attainment>=90%"), "needs targets for each request"),
         ((GENERATED, "--slo", "itl:p99<=1ms", "--window", "steady"), "gaps are counted over the whole run"),
         ((GENERATED, "--goodput", "ttft:1", "ttft:2"), "has ttft twice"),
+        (("--goodput", "ttft:x", GENERATED), "must be METRIC:NUMBER in milliseconds"),
+        ((GENERATED, "--goodput", "tpoot:8"), "did you mean 'tpot'"),
+        ((GENERATED, "--window", "steady", "--set", "workload.generate.num_prompts=2"), "the run is too short"),
         ((GENERATED, "--window", "500s..600s"), "no request arrives in it"),
         ((str(EXAMPLES / "three-modes.toml"), "--by", "group"), "no request of this workload has a group"),
         ((str(EXAMPLES / "three-modes.toml"), "--slo", "ttft:p99<=1ms"), "the clock counts in cost units"),
