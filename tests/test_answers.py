@@ -419,3 +419,33 @@ def test_a_written_out_scenario_has_answers_too():
     assert [one["objectives"][0]["value"] for one in found] == [28, 28, 30]
     assert [one["objectives"][0]["met"] for one in found] == [True, True, False]
     assert "goodput" in command(str(EXAMPLES / "three-modes.toml"), "--goodput", "ttft:12.5").stdout
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [([5, 5], [6, 6], True), ([50, 50], [52, 52], False), ([0, 10], [0, 12], False)],
+    ids=["apart", "within 10 %", "within three standard errors"],
+)
+def test_halves_by_hand(first, second, differ):
+    """So many requests complete in each of 20 slices of 100 time units, ten like the first and ten like the second."""
+    slices = [*first * 5, *second * 5]
+    lives = [(100 * place, 100 * place, 100 * place + 1) for place, times in enumerate(slices) for _ in range(times)]
+    found = stationarity(*tally_of(lives), parse_window("0..2000", "cost unit"))
+    assert (
+        found["completions"]["first_half"] == sum(first) / 2 and found["completions"]["second_half"] == sum(second) / 2
+    )
+    assert found["completions"]["differ"] is differ and found["stationary"] is not differ
+
+
+def test_intervals_are_of_the_window_in_order_of_arrival():
+    document = document_of(0)
+    document["workload"]["generate"]["num_prompts"] = 1000
+    document["run"]["max_iterations"] = 100_000
+    summary = online(run_of(document))
+    found = answers(summary, question("ns", None, (), "2s..15s"))
+    inside = [r for r in summary.results if 2 * 10**9 <= r.request.arrival < 15 * 10**9]
+    ttft = [r.first_time - r.request.arrival for r in inside if r.first_time is not None]
+    size = len(ttft) // 20
+    means = [statistics.fmean(ttft[size * batch : size * (batch + 1)]) for batch in range(20)]
+    expected = 2.0930 * statistics.stdev(means) / math.sqrt(20)
+    assert found["intervals"]["ttft"]["mean"] == pytest.approx(expected, rel=1e-4)
