@@ -16,6 +16,7 @@ from batchlab.cli import main
 from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
+from batchlab.events import Iteration
 from batchlab.metrics.answers import answers, question
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means, interval, student_t
@@ -29,6 +30,7 @@ from batchlab.trace.encode import decode
 from batchlab.trace.write import TraceWriter
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+GENERATED = str(EXAMPLES / "generated.toml")
 
 
 def document_of(seed):
@@ -121,6 +123,38 @@ def test_gaps_of_a_part_that_is_the_whole():
         assert whole["mean"] == pytest.approx(expected["mean"], rel=1e-12)
         assert whole["p99"] is None
     assert preempted > 20
+
+
+class Gaps:
+    """All gaps between tokens, one by one, from the events."""
+
+    def __init__(self):
+        self.last, self.gaps = {}, []
+
+    def __call__(self, event):
+        if isinstance(event, Iteration):
+            decodes = [id for id, phase, _ in event.scheduled if phase == "decode"]
+            for id in [*decodes, *event.prefill_done]:
+                if id in self.last:
+                    self.gaps.append(event.end - self.last[id])
+                self.last[id] = event.end
+
+
+def test_percentiles_of_gaps_are_within_the_stated_bound():
+    [run] = load(GENERATED).runs
+    gaps = Gaps()
+    simulate(run, [gaps])
+    assert len(set(gaps.gaps)) > 4096
+    exact = figures(gaps.gaps, [50, 90, 95, 99, Fraction(999, 10)])
+    quick, (_, trace) = online(run), told(run)
+    for summary in (quick, trace):
+        found = answers(summary, question("ns", "itl:p99.9<=1s", (), None))["latency"]["itl"]
+        assert {name: found[name] for name in ("count", "mean", "max")} == {
+            name: exact[name] for name in ("count", "mean", "max")
+        }
+        for name in ("p50", "p90", "p95", "p99", "p99.9"):
+            assert abs(found[name] - exact[name]) <= found["error"] * exact[name] and found["error"] == 2**-11
+        assert any(found[name] != exact[name] for name in ("p50", "p90", "p95", "p99"))
 
 
 def plainly(results, chosen, window):
@@ -337,16 +371,14 @@ def refusal(monkeypatch, capsys, *arguments):
     return stopped.value.code, capsys.readouterr()
 
 
-GENERATED = str(EXAMPLES / "generated.toml")
-
-
 def test_goodput_as_vllm_writes_it():
     several = command(GENERATED, "--goodput", "ttft:50", "tpot:8", "--json")
     assert several.exit_code == 0
     one = command("--json", "--goodput", "ttft:50 tpot:8", GENERATED)
     repeated = command("--goodput", "ttft:50", "--goodput", "tpot:8", "--json", GENERATED)
     first = command("--json", "--goodput", "ttft:50", "tpot:8", GENERATED)
-    assert several.stdout == one.stdout == repeated.stdout == first.stdout
+    equal = command("--json", "--goodput=ttft:50", "tpot:8", GENERATED)
+    assert several.stdout == one.stdout == repeated.stdout == first.stdout == equal.stdout
     found = json.loads(several.stdout)["runs"][0]["answers"]["goodput"]
     assert found["targets"] == {"ttft": 50_000_000, "tpot": 8_000_000} and 0 < found["attainment"] < 1
 
@@ -367,6 +399,9 @@ def test_exit_codes_of_objectives():
         ((GENERATED, "--slo", "attainment>=90%"), "needs targets for each request"),
         ((GENERATED, "--slo", "itl:p99<=1ms", "--window", "steady"), "gaps are counted over the whole run"),
         ((GENERATED, "--goodput", "ttft:1", "ttft:2"), "has ttft twice"),
+        (("--goodput", "ttft:x", GENERATED), "must be METRIC:NUMBER in milliseconds"),
+        ((GENERATED, "--goodput", "tpoot:8"), "did you mean 'tpot'"),
+        ((GENERATED, "--window", "steady", "--set", "workload.generate.num_prompts=2"), "the run is too short"),
         ((GENERATED, "--window", "500s..600s"), "no request arrives in it"),
         ((str(EXAMPLES / "three-modes.toml"), "--by", "group"), "no request of this workload has a group"),
         ((str(EXAMPLES / "three-modes.toml"), "--slo", "ttft:p99<=1ms"), "the clock counts in cost units"),
@@ -384,3 +419,33 @@ def test_a_written_out_scenario_has_answers_too():
     assert [one["objectives"][0]["value"] for one in found] == [28, 28, 30]
     assert [one["objectives"][0]["met"] for one in found] == [True, True, False]
     assert "goodput" in command(str(EXAMPLES / "three-modes.toml"), "--goodput", "ttft:12.5").stdout
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differ"),
+    [([5, 5], [6, 6], True), ([50, 50], [52, 52], False), ([0, 10], [0, 12], False)],
+    ids=["apart", "within 10 %", "within three standard errors"],
+)
+def test_halves_by_hand(first, second, differ):
+    """So many requests complete in each of 20 slices of 100 time units, ten like the first and ten like the second."""
+    slices = [*first * 5, *second * 5]
+    lives = [(100 * place, 100 * place, 100 * place + 1) for place, times in enumerate(slices) for _ in range(times)]
+    found = stationarity(*tally_of(lives), parse_window("0..2000", "cost unit"))
+    assert (
+        found["completions"]["first_half"] == sum(first) / 2 and found["completions"]["second_half"] == sum(second) / 2
+    )
+    assert found["completions"]["differ"] is differ and found["stationary"] is not differ
+
+
+def test_intervals_are_of_the_window_in_order_of_arrival():
+    document = document_of(0)
+    document["workload"]["generate"]["num_prompts"] = 1000
+    document["run"]["max_iterations"] = 100_000
+    summary = online(run_of(document))
+    found = answers(summary, question("ns", None, (), "2s..15s"))
+    inside = [r for r in summary.results if 2 * 10**9 <= r.request.arrival < 15 * 10**9]
+    ttft = [r.first_time - r.request.arrival for r in inside if r.first_time is not None]
+    size = len(ttft) // 20
+    means = [statistics.fmean(ttft[size * batch : size * (batch + 1)]) for batch in range(20)]
+    expected = 2.0930 * statistics.stdev(means) / math.sqrt(20)
+    assert found["intervals"]["ttft"]["mean"] == pytest.approx(expected, rel=1e-4)

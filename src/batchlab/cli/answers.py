@@ -1,5 +1,6 @@
 """What `run` prints of objectives, goodput, a window and groups."""
 
+import re
 from typing import Any
 
 import click
@@ -10,6 +11,8 @@ from batchlab.cli.tables import console, plain_table, say
 
 GROUP_FIGURES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
 
+TARGET = re.compile(r"\w+:[\w.]*")
+
 
 class SeveralWords(click.Command):
     """A command whose --goodput takes several words after it, as vLLM's does: --goodput ttft:500 tpot:50."""
@@ -19,9 +22,11 @@ class SeveralWords(click.Command):
         written: list[str] = []
         within = False
         for word in args:
-            more = within and ":" in word and not word.startswith("-") and written[-1] != "--goodput"
-            written += ["--goodput", word] if more else [word]
-            within = word == "--goodput" or (within and (more or written[-2:-1] == ["--goodput"]))
+            if within and TARGET.fullmatch(word):
+                written += [word] if written[-1] == "--goodput" else ["--goodput", word]
+            else:
+                written.append(word)
+                within = word.startswith("--goodput")
         return super().parse_args(ctx, written)
 
 

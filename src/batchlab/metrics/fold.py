@@ -140,6 +140,8 @@ class Summary:
 
     def groups(self) -> tuple[list[str], Any]:
         """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""
+        if isinstance(self._requests, Columns) and self._requests.groups is None:
+            return [], np.full(len(self._requests), -1)
         of_each = [request.group for request in self._requests]
         names = sorted({group for group in of_each if group is not None})
         place = {name: position for position, name in enumerate(names)}
