@@ -75,16 +75,16 @@ def compare(
         sys.exit(1)
 
 
-def parse_values(given: list[tuple[str, str, str]]) -> dict[str, list[Any]]:
-    """The values of each key, from texts parted at their first `=`. Raises InputError."""
+def parse_values(given: list[tuple[str, str, str]], option: str = "--set") -> dict[str, list[Any]]:
+    """The values of each key, from texts parted at their first `=`. Raises InputError, which names the option."""
     values: dict[str, list[Any]] = {}
     for key, equals, text in given:
-        parsed = [parse_setting(f"{key}{equals}{part}") for part in split_values(text)]
+        parsed = [parse_setting(f"{key}{equals}{part}", option) for part in split_values(text)]
         name = parsed[0][0]
         if name in values:
-            raise InputError(f"--set {name}", None, None, "given twice: name all its values at once, with commas")
+            raise InputError(f"{option} {name}", None, None, "given twice: name all its values at once, with commas")
         values[name] = [value for _, value in parsed]
-        _refuse_repeated(f"--set {name}", values[name])
+        _refuse_repeated(f"{option} {name}", values[name])
     return values
 
 

@@ -33,7 +33,7 @@ def print_large_run(run: Run, result: Summary, title: str = "") -> None:
     for line in workload_lines(run):
         say(out, one_line(line))
     out.print()
-    out.print(_latencies(document["latency"], run.cost.unit))
+    out.print(latency_table(document["latency"], run.cost.unit))
     error = document["latency"]["itl"].get("error")
     if error is not None:
         say(out, f"ITL percentiles are from a histogram, each within {100 * error:.2f} %; all else is exact")
@@ -51,9 +51,9 @@ def workload_lines(run: Run) -> list[str]:
         return []
     origin = columns.origin
     last, first = int(columns.arrival.max()), int(columns.arrival.min())
-    when = f"over {_duration(last - first, run.cost.unit)}"
+    when = f"over {duration(last - first, run.cost.unit)}"
     if run.clients is not None:
-        pause = _duration(run.think_time, run.cost.unit)
+        pause = duration(run.think_time, run.cost.unit)
         when = f"in a closed loop of {run.clients:,} clients, each {pause} after its last"
     lines = [
         f"{len(columns):,} requests {when}; prompt mean {columns.prompt.mean():,.1f}, "
@@ -73,17 +73,21 @@ def milliseconds(value: float | None) -> str:
     return f"{ms:,.2f}" if ms >= 0.1 or not ms else f"{ms:,.6f}".rstrip("0")
 
 
-def _latencies(latency: dict[str, dict[str, Any]], unit: str) -> Table:
+def latency_table(latency: dict[str, dict[str, Any]], unit: str) -> Table:
+    """One line for each latency."""
     in_ms = unit == "ns"
     shown = plain_table("ms" if in_ms else f"in {unit}s", "count", *FIGURES, numeric=("count", *FIGURES))
     for key, name in NAMES.items():
         figures = latency[key]
-        cells = (milliseconds(figures[f]) if in_ms else _plain(figures[f]) for f in FIGURES)
+        cells = (amount(figures[f], unit) for f in FIGURES)
         shown.add_row(name, f"{figures['count']:,}", *cells)
     return shown
 
 
-def _plain(value: float | None) -> str:
+def amount(value: float | None, unit: str) -> str:
+    """A latency as a number without its unit, which is ms where the clock counts ns."""
+    if unit == "ns":
+        return milliseconds(value)
     return "-" if value is None else f"{value:,.2f}".removesuffix(".00")
 
 
@@ -91,7 +95,7 @@ def _throughput(found: dict[str, Any]) -> str:
     if found["span"] is None:
         return "throughput: nothing was completed"
     per = found["per"]
-    span = _duration(found["span"], "ns" if per == "s" else per)
+    span = duration(found["span"], "ns" if per == "s" else per)
     return (
         f"throughput {found['request_rate']:,.3f} requests/{per}, "
         f"{found['output_token_rate']:,.1f} output tokens/{per} (prompt tokens not counted), "
@@ -99,7 +103,8 @@ def _throughput(found: dict[str, Any]) -> str:
     )
 
 
-def _duration(time: int, unit: str) -> str:
+def duration(time: int, unit: str) -> str:
+    """A time with its unit."""
     if unit != "ns":
         return f"{time:,} {unit}{'' if time == 1 else 's'}"
     if time >= 10**10:

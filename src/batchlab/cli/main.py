@@ -5,13 +5,16 @@ import click
 import batchlab
 from batchlab._build import build_kind
 from batchlab.cli.calibrate import calibrate
+from batchlab.cli.capacity import capacity
 from batchlab.cli.compare import compare
 from batchlab.cli.conform import conform
 from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
+from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.published import published
 from batchlab.cli.run import run
+from batchlab.cli.sweep import sweep
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
 from batchlab.cli.workload import workload
@@ -35,3 +38,6 @@ cli.add_command(validate)
 cli.add_command(calibrate)
 cli.add_command(published)
 cli.add_command(workload)
+cli.add_command(sweep)
+cli.add_command(capacity)
+cli.add_command(experiment)

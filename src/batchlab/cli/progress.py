@@ -49,6 +49,18 @@ def ended_bar(name: str, total: int | None = None) -> Iterator[list[Observer]]:
 
 
 @contextlib.contextmanager
+def counted_bar(name: str) -> Iterator[Callable[[int, int], None]]:
+    """Takes how many of how many are done, and shows it where stderr is a terminal: for work that is many runs."""
+    if not sys.stderr.isatty():
+        yield lambda ready, of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda ready, of: bar.update(task, completed=ready, total=of)
+
+
+@contextlib.contextmanager
 def status(first: str) -> Iterator[Callable[[str], None]]:
     """Takes what is being done and shows it, where stderr is a terminal: for work that is several simulations."""
     if not sys.stderr.isatty():

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from batchlab.cli.answers import SeveralWords, print_answers
 from batchlab.cli.progress import progress
 from batchlab.cli.tables import KV_SETTINGS, print_run
 from batchlab.errors import InputError, one_line
@@ -25,7 +26,7 @@ from batchlab.trace.write import TraceWriter
 from batchlab.vllm_command import parse
 
 
-@click.command()
+@click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
 @click.option(
     "--policy",
@@ -54,6 +55,15 @@ from batchlab.vllm_command import parse
     metavar="FILE",
     help="Write a table with one row for each request: FILE.parquet, FILE.arrow or FILE.csv.",
 )
+@click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
+@click.option(
+    "--goodput",
+    multiple=True,
+    metavar="METRIC:MS ...",
+    help="Count requests that meet all of these, as vLLM does: ttft:500 tpot:50.",
+)
+@click.option("--window", metavar="FROM..TO", help="Measure requests that arrive then; `steady` finds the time itself.")
+@click.option("--by", type=click.Choice(["group"]), help="Measure each group of requests by itself too.")
 def run(
     scenario: str,
     engines: tuple[str, ...],
@@ -66,12 +76,16 @@ def run(
     trace: str | None,
     summary: str | None,
     requests: str | None,
+    slo: str | None,
+    goodput: tuple[str, ...],
+    window: str | None,
+    by: str | None,
 ) -> None:
     """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
 
-    Exits with 1 if a run stopped at its iteration limit or stalled; requests that were rejected or failed have their
-    result all the same. A scenario with several policies runs them one after the other; --trace, --summary and
-    --requests then write one file each, with the policy's name before the suffix.
+    Exits with 1 if a run stopped at its iteration limit or stalled, or an objective of --slo is missed; requests that
+    were rejected or failed have their result all the same. A scenario with several policies runs them one after the
+    other; --trace, --summary and --requests then write one file each, with the policy's name before the suffix.
     """
     overrides = dict(parse_setting(setting) for setting in settings)
     if from_command is not None:
@@ -92,19 +106,25 @@ def run(
         ending_of(requests)
     _refuse_overwriting(loaded, trace, summary, requests)
     _notes(loaded, overrides, from_command is not None)
+    from batchlab.metrics.answers import answers, missed, question  # numpy takes time to import
+
+    asked = [question(one.cost.unit, slo, goodput, window, by == "group") for one in loaded.runs]
     documents = []
-    for one in loaded.runs:
+    for one, what in zip(loaded.runs, asked, strict=True):
         result, iterations = _run_one(one, loaded, trace, summary, requests)
         documents.append(result.document(with_requests=one.inline))
+        if what:  # before anything is printed: it may be refused
+            documents[-1]["answers"] = answers(result, what)
         if as_json and one.inline:
             documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
         elif not as_json:
             _print(one, result, iterations, loaded.title)
+            print_answers(documents[-1].get("answers"), one.cost.unit)
         for remark in cost_remarks(one):
             note(remark)
     if as_json:
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
-    if any(document["termination"] != "all_terminal" for document in documents):
+    if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
 
 
@@ -152,20 +172,20 @@ def cost_remarks(run: Run) -> list[str]:
     return [] if remarks is None else list(remarks())
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError."""
+def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError, which names the option."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not value.strip():
-        raise InputError("--set", None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
+        raise InputError(option, None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
     try:
         parsed = tomllib.loads(f"value = {value}")
     except RecursionError as error:
-        raise InputError("--set", key, None, "nested too deeply") from error
+        raise InputError(option, key, None, "nested too deeply") from error
     except ValueError:
         parsed = {"value": value.strip()}
     if len(parsed) != 1:
-        raise InputError("--set", None, text, "must be one SECTION.KEY=VALUE")
+        raise InputError(option, None, text, "must be one SECTION.KEY=VALUE")
     return key, parsed["value"]
 
 

@@ -41,6 +41,10 @@ SHORT = {
     "max ITL (ms)": "max ITL",
     "communication": "comm",
     "overhead": "over",
+    "max_num_batched_tokens": "budget",
+    "max_num_seqs": "seats",
+    "request_rate": "rate",
+    "output tokens": "tokens",
 }
 """Headings for narrow terminals."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")

@@ -96,7 +96,7 @@ class Summary:
     def _positions(self) -> Any:
         """Positions of the requests, in the order of `results`."""
         if self._requests is not self._told:
-            return np.argsort(self._arrivals(), kind="stable")
+            return np.argsort(self.column("arrival"), kind="stable")
         return np.arange(len(self._requests))
 
     @property
@@ -145,7 +145,7 @@ class Summary:
         """The summary, ready for JSON; with or without its entry for each request."""
         assert self.header is not None and self.end is not None, "the run has not ended"
         unit = self.header.clock["unit"]
-        arrival = self._arrivals()
+        arrival = self.column("arrival")
         document = {
             "schema": 1,
             "engine": self.header.engine,
@@ -164,10 +164,20 @@ class Summary:
             document["requests"] = [result.as_dict() for result in self.results]
         return document
 
-    def _arrivals(self) -> Any:
+    def column(self, name: str) -> Any:
+        """One numeric field of all requests, in the order of the tally."""
         if isinstance(self._requests, Columns):
-            return self._requests.arrival
-        return np.array([request.arrival for request in self._requests], np.int64)
+            return getattr(self._requests, name)
+        return np.array([getattr(request, name) for request in self._requests], np.int64)
+
+    def groups(self) -> tuple[list[str], Any]:
+        """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""
+        if isinstance(self._requests, Columns) and self._requests.groups is None:
+            return [], np.full(len(self._requests), -1)
+        of_each = [request.group for request in self._requests]
+        names = sorted({group for group in of_each if group is not None})
+        place = {name: position for position, name in enumerate(names)}
+        return names, np.array([-1 if group is None else place[group] for group in of_each], np.int64)
 
     def _add(self, request: Request) -> None:
         self._position[request.id] = self.tally.add()

@@ -8,7 +8,8 @@ the percentiles have an error, which the figures state.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -16,29 +17,39 @@ import numpy.typing as npt
 
 from batchlab.core.histogram import ERROR, Histogram
 from batchlab.core.tally import NEVER, RESULTS, Tally
+from batchlab.metrics.part import COLUMNS, Part
 
 PERCENTILES = (50, 90, 95, 99)
+Percentiles = Sequence[int | Fraction]
 Figures = dict[str, Any]
 """count, mean, p50, p90, p95, p99, max; where the count is 0 all others are None. error, where it is not 0: how far a
 percentile may be off, relatively."""
 
+NAMES = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
+
 Integers = npt.NDArray[np.int64]
 
 
-def latencies(tally: Tally, arrival: Integers) -> dict[str, Figures]:
-    """The figures of every latency by name. arrival: of every request, by position."""
+def latencies(tally: Tally | Part, arrival: Integers, percentiles: Percentiles = PERCENTILES) -> dict[str, Figures]:
+    """The figures of every latency by name. arrival: of every request, by position.
+
+    Gaps between tokens are counted over the whole run only: of a part their number, mean and largest are known, and
+    their percentiles are None.
+    """
+    found = {name: figures(samples, percentiles) for name, samples in samples_of(tally, arrival).items()}
+    if isinstance(tally, Part):
+        answered = tally.first_time != NEVER
+        took = (tally.last_time - tally.first_time)[answered]
+        itl = _part_gaps(took, tally.tokens[answered] - 1, tally.max_itl[answered], percentiles)
+    else:
+        itl = gap_figures(tally.gaps, percentiles)
+    return {name: itl if name == "itl" else found[name] for name in NAMES}
+
+
+def samples_of(tally: Tally | Part, arrival: Integers) -> dict[str, npt.NDArray[Any]]:
+    """Every latency but the gaps: of the requests that have it, by position."""
     size = slice(0, tally.count)
-    result, first, last, emitted, scheduled, gap = (
-        np.asarray(column)[size]
-        for column in (
-            tally.result,
-            tally.first_time,
-            tally.last_time,
-            tally.tokens,
-            tally.first_scheduled,
-            tally.max_itl,
-        )
-    )
+    result, first, last, emitted, scheduled, gap = (np.asarray(getattr(tally, name))[size] for name in COLUMNS)
     done = result == RESULTS.index("completed")
     answered = first != NEVER
     ran = scheduled != NEVER
@@ -46,13 +57,12 @@ def latencies(tally: Tally, arrival: Integers) -> dict[str, Figures]:
     tokens = emitted[done]
     several = tokens > 1
     return {
-        "ttft": figures((first - arrival)[answered]),
-        "tpot": figures(((last - first)[done] / np.maximum(tokens - 1, 1))[several]),
-        "itl": gap_figures(tally.gaps),
-        "e2el": figures(took),
-        "ntpot": figures(took / tokens),
-        "queue_time": figures((scheduled - arrival)[ran]),
-        "max_itl": figures(gap[answered]),
+        "ttft": (first - arrival)[answered],
+        "tpot": ((last - first)[done] / np.maximum(tokens - 1, 1))[several],
+        "e2el": took,
+        "ntpot": took / tokens,
+        "queue_time": (scheduled - arrival)[ran],
+        "max_itl": gap[answered],
     }
 
 
@@ -78,17 +88,22 @@ def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:
     }
 
 
-def figures(samples: Any) -> Figures:
+def figures(samples: Any, percentiles: Percentiles = PERCENTILES) -> Figures:
     """The figures of samples that each count once."""
     samples = np.asarray(samples)
     count = len(samples)
     if not count:
-        return _none()
-    ranks = sorted({rank for percent in PERCENTILES for rank in _neighbours(percent, count)})
+        return _none(percentiles)
+    ranks = sorted({rank for percent in percentiles for rank in _neighbours(percent, count)})
     parted = np.partition(samples, ranks)
     at = {rank: parted[rank].item() for rank in ranks}
     largest = samples.max().item()
-    return {"count": count, "mean": _sum(samples, largest) / count, **_percentiles(at, count), "max": largest}
+    return {"count": count, "mean": mean_of(samples), **_percentiles(at, count, percentiles), "max": largest}
+
+
+def mean_of(samples: npt.NDArray[Any]) -> float:
+    """Their mean, of at least one."""
+    return _sum(samples, samples.max().item()) / len(samples)
 
 
 def _sum(samples: npt.NDArray[Any], largest: float) -> float:
@@ -98,37 +113,50 @@ def _sum(samples: npt.NDArray[Any], largest: float) -> float:
     return math.fsum(samples) if len(samples) <= 100_000 else float(samples.sum())
 
 
-def gap_figures(gaps: Histogram) -> Figures:
+def gap_figures(gaps: Histogram, percentiles: Percentiles = PERCENTILES) -> Figures:
     """The figures of all gaps between two consecutive tokens of a request."""
-    found = weighted_figures(dict(gaps.items()))
+    found = weighted_figures(dict(gaps.items()), percentiles)
     if gaps.exact or not gaps.count:
         return found
     return {**found, "mean": gaps.total / gaps.count, "max": gaps.largest, "error": ERROR}
 
 
-def weighted_figures(counts: Mapping[int, int]) -> Figures:
+def _part_gaps(took: Integers, gaps: Integers, largest: Integers, percentiles: Percentiles) -> Figures:
+    """Of requests that took so long for so many gaps each, none longer than its largest."""
+    count = int(gaps.sum())
+    if not count:
+        return _none(percentiles)
+    return {**_none(percentiles), "count": count, "mean": sum(took.tolist()) / count, "max": int(largest.max())}
+
+
+def weighted_figures(counts: Mapping[int, int], percentiles: Percentiles = PERCENTILES) -> Figures:
     """The figures of samples of which each occurred so many times: as if all were written out."""
     ordered = sorted((sample, times) for sample, times in counts.items() if times)
     if not ordered:
-        return _none()
+        return _none(percentiles)
     count = sum(times for _, times in ordered)
     total = sum(sample * times for sample, times in ordered)
-    wanted = [rank for percent in PERCENTILES for rank in _neighbours(percent, count)]
+    wanted = [rank for percent in percentiles for rank in _neighbours(percent, count)]
     at = _at_ranks(ordered, wanted)
-    return {"count": count, "mean": total / count, **_percentiles(at, count), "max": ordered[-1][0]}
+    return {"count": count, "mean": total / count, **_percentiles(at, count, percentiles), "max": ordered[-1][0]}
 
 
-def _neighbours(percent: int, count: int) -> tuple[int, int]:
+def percentile_name(percent: int | Fraction) -> str:
+    """A percentile as figures name it: p99, p99.9."""
+    return f"p{percent}" if percent == int(percent) else f"p{float(percent):g}"
+
+
+def _neighbours(percent: int | Fraction, count: int) -> tuple[int, int]:
     """The places of the two samples between which a percentile lies."""
-    below = percent * (count - 1) // 100
+    below = int(percent * (count - 1) // 100)
     return below, min(below + 1, count - 1)
 
 
-def _percentiles(at: Mapping[int, float], count: int) -> dict[str, float]:
+def _percentiles(at: Mapping[int, float], count: int, percentiles: Percentiles) -> dict[str, float]:
     found = {}
-    for percent in PERCENTILES:
+    for percent in percentiles:
         below, above = _neighbours(percent, count)
-        found[f"p{percent}"] = _between(at[below], at[above], percent * (count - 1) % 100)
+        found[percentile_name(percent)] = _between(at[below], at[above], percent * (count - 1) % 100)
     return found
 
 
@@ -144,12 +172,13 @@ def _at_ranks(ordered: Iterable[tuple[int, int]], ranks: Iterable[int]) -> dict[
     return found
 
 
-def _between(lower: float, upper: float, hundredths: int) -> float:
+def _between(lower: float, upper: float, hundredths: int | Fraction) -> float:
     """The point so many hundredths of the way from lower to upper."""
     if type(lower) is int and type(upper) is int:
-        return (lower * (100 - hundredths) + upper * hundredths) / 100
-    return lower + (upper - lower) * (hundredths / 100)
+        return float((lower * (100 - hundredths) + upper * hundredths) / 100)
+    return lower + (upper - lower) * float(hundredths / 100)
 
 
-def _none() -> Figures:
-    return {"count": 0, "mean": None, **{f"p{percent}": None for percent in PERCENTILES}, "max": None}
+def _none(percentiles: Percentiles) -> Figures:
+    names = ("mean", *map(percentile_name, percentiles), "max")
+    return {"count": 0, **dict.fromkeys(names)}

@@ -1,0 +1,153 @@
+"""What `run` prints of objectives, goodput, a window and groups."""
+
+import re
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from batchlab.cli.tables import console, plain_table, say
+
+GROUP_FIGURES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
+
+TARGET = re.compile(r"\w+:[\w.]*")
+
+
+class SeveralWords(click.Command):
+    """A command whose --goodput takes several words after it, as vLLM's does: --goodput ttft:500 tpot:50."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments, with the option before each of its words."""
+        written: list[str] = []
+        within = False
+        for word in args:
+            if within and TARGET.fullmatch(word):
+                written += [word] if written[-1] == "--goodput" else ["--goodput", word]
+            else:
+                written.append(word)
+                within = word.startswith("--goodput")
+        return super().parse_args(ctx, written)
+
+
+def print_answers(found: dict[str, Any] | None, unit: str) -> None:
+    """All of it, to stdout; nothing where nothing was asked."""
+    if found is None:
+        return
+    from batchlab.cli.large import latency_table
+
+    out = console()
+    if "window" in found:
+        _say_window(out, found, unit)
+        out.print()
+        out.print(latency_table(found["latency"], unit))
+        say(out, _errors(found["intervals"], unit))
+        say(out, "ITL: number, mean and max are exact; its percentiles are counted over a whole run only")
+        out.print()
+    say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))
+    if "goodput" in found:
+        say(out, _goodput(found["goodput"], unit))
+    if "groups" in found:
+        out.print()
+        out.print(_groups(found["groups"], unit))
+    if "objectives" in found:
+        out.print()
+        out.print(_objectives(found["objectives"], unit))
+    out.print()
+
+
+def _say_window(out: Console, found: dict[str, Any], unit: str) -> None:
+    from batchlab.cli.large import duration
+
+    window, steady = found["window"], found["stationarity"]
+    say(
+        out,
+        f"window {duration(window['from'], unit)} to {duration(window['to'], unit)} ({window['rule']}): "
+        f"{found['requests']:,} requests arrive in it; {_results(found['results'])}",
+    )
+    if steady["stationary"] is None:
+        say(out, "stationary: too short to tell")
+        return
+    system, completions = steady["in_system"], steady["completions"]
+    first, second = (f"{10 * completions[half]:,.0f}" for half in ("first_half", "second_half"))
+    verdict = "stationary" if steady["stationary"] else "NOT STATIONARY, the figures depend on the window"
+    say(
+        out,
+        f"{verdict}: first and second half have {system['first_half']:,.2f} and {system['second_half']:,.2f} "
+        f"requests in the system, {first} and {second} completions",
+    )
+
+
+def _results(results: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in results.items())
+
+
+def _errors(intervals: dict[str, dict[str, float | None]], unit: str) -> str:
+    """The half widths that there are."""
+    from batchlab.cli.large import NAMES, amount
+
+    parts = []
+    for name in ("ttft", "tpot", "e2el"):
+        known = [f"{s} ±{amount(width, unit)}" for s, width in intervals[name].items() if width is not None]
+        if known:
+            parts.append(f"{NAMES[name]} {' '.join(known)}")
+    if not parts:
+        return "too few requests for confidence intervals"
+    return f"95 % confidence, from 20 batches in order of arrival: {', '.join(parts)}"
+
+
+def _rates(found: dict[str, Any]) -> str:
+    if found["request_rate"] is None:
+        return "nothing was completed"
+    per = found["per"]
+    requests, outputs, prompts = (found[name] for name in ("request_rate", "output_token_rate", "prompt_token_rate"))
+    tokens = f"{outputs:,.1f} output tokens/{per}, {prompts:,.1f} prompt tokens/{per}"
+    return f"completed {requests:,.3f} requests/{per}, {tokens}"
+
+
+def _goodput(found: dict[str, Any], unit: str) -> str:
+    from batchlab.cli.large import NAMES, amount
+
+    suffix = " ms" if unit == "ns" else ""
+    targets = ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in found["targets"].items())
+    rate = "-" if found["goodput"] is None else f"{found['goodput']:,.3f}"
+    share = "-" if found["attainment"] is None else f"{100 * found['attainment']:.2f} %"
+    return (
+        f"goodput {rate} requests/{found['per']} within {targets}: "
+        f"{found['good']:,} of all {found['requests']:,} requests, {share}"
+    )
+
+
+def _groups(groups: dict[str, Any], unit: str) -> Table:
+    from batchlab.cli.large import amount
+
+    with_goodput = any("goodput" in figures for figures in groups.values())
+    suffix = " (ms)" if unit == "ns" else ""
+    latencies = [f"{title} {s}{suffix}" for title, _ in GROUP_FIGURES for s in ("mean", "p99")]
+    columns = ["requests", "completed", *latencies, *(["attained"] if with_goodput else [])]
+    table = plain_table("group", *columns, numeric=tuple(columns))
+    for name, found in groups.items():
+        cells = [f"{found['requests']:,}", f"{found['results'].get('completed', 0):,}"]
+        cells += [amount(found["latency"][key][s], unit) for _, key in GROUP_FIGURES for s in ("mean", "p99")]
+        if with_goodput:
+            share = found["goodput"]["attainment"]
+            cells.append("-" if share is None else f"{100 * share:.2f} %")
+        table.add_row(name, *cells)
+    return table
+
+
+def _objectives(objectives: list[dict[str, Any]], unit: str) -> Table:
+    from batchlab.cli.large import amount
+
+    table = plain_table("objective", "value", "met", numeric=("value",))
+    suffix = " ms" if unit == "ns" else ""
+    for one in objectives:
+        value = one["value"]
+        if value is None:
+            shown = "-"
+        elif one["objective"].startswith("attainment"):
+            shown = f"{100 * value:.2f} %"
+        else:
+            shown = f"{amount(value, unit)}{suffix}"
+        table.add_row(one["objective"], shown, "yes" if one["met"] else "NO")
+    return table

@@ -1,0 +1,167 @@
+"""batchlab capacity."""
+
+import json
+import sys
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from batchlab.cli.large import milliseconds
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import console, plain_table, say, settings_line
+from batchlab.errors import InputError
+from batchlab.plan import capacity as finding
+from batchlab.plan.pool import cores
+from batchlab.plan.probe import Probe
+from batchlab.plan.trial import Trial, run_of
+
+FEW = 1000
+"""Of fewer requests a P99 is the matter of less than ten."""
+
+SHORT = 20
+"""A load that lasts less than so many times a request's mean E2E is all beginning and end."""
+
+
+@click.command()
+@click.argument("scenario", type=click.Path())
+@click.option("--slo", required=True, metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option("--policy", metavar="NAME", help="Policy instead of the file's.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_num_seqs=64")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option(
+    "--requests", type=click.IntRange(2), metavar="N", help="Short for --set workload.generate.num_prompts=N."
+)
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, metavar="N", help="Generated loads."
+)
+@click.option("--gpu-price", type=float, metavar="PRICE", help="Of one GPU for an hour: prints the cost of tokens.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def capacity(
+    scenario: str,
+    slo: str,
+    policy: str | None,
+    settings: tuple[str, ...],
+    workload: str | None,
+    requests: int | None,
+    seeds: int,
+    gpu_price: float | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Find the highest request rate at which a SCENARIO meets objectives, and what binds there.
+
+    The load is generated, or a trace whose times are stretched. A run whose queue grows does not meet them, nor one of
+    which more than 1 % of the requests are not completed. Exits with 1 if no rate meets them.
+    """
+    if gpu_price is not None and not 0 < gpu_price < 1e9:
+        raise InputError("--gpu-price", None, gpu_price, "must be a number above 0")
+    overrides = dict(parse_setting(setting) for setting in settings)
+    if policy is not None:
+        overrides["engine.policy"] = policy
+    if requests is not None:
+        overrides["workload.generate.num_prompts"] = requests
+    trial = Trial(scenario, overrides, workload, slo)
+    if gpu_price is not None and (unit := run_of(trial).cost.unit) != "ns":
+        raise InputError("--gpu-price", None, gpu_price, f"needs a clock with seconds: this one counts in {unit}s")
+    with counted_bar("capacity") as done:
+        found = finding.find(trial, seeds, jobs or cores(), done)
+    cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
+    if as_json:
+        print(json.dumps(finding.document(found, cost), indent=1, ensure_ascii=False))
+    else:
+        _print(found, cost)
+    if found.answer.met is None:
+        sys.exit(1)
+    _notes(found.answer.met)
+
+
+def _notes(met: Probe) -> None:
+    """Where the runs are too short for what is said of them."""
+    if met.requests < FEW:
+        note(f"{met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
+    if met.span < SHORT * met.e2el:
+        note(f"the load lasts less than {SHORT} times a request's mean E2E: not steady; give more requests")
+
+
+def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
+    out = console()
+    unit = found.run.cost.unit
+    per = "s" if unit == "ns" else unit
+    say(out, settings_line(found.run))
+    answer = found.answer
+    if answer.met is None:
+        say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} {found.of}/{per}, the lowest tried:")
+    else:
+        _say_answer(out, found, answer.met, cost)
+    out.print()
+    out.print(_samples(found, unit, f"{found.of}/{per}"))
+    out.print()
+    out.print(_changes(found, f"{found.of}/{per}"))
+    say(out, f"binds: {finding.binding(found)}")
+
+
+def _say_answer(out: Console, found: finding.Capacity, met: Probe, cost: dict[str, Any] | None) -> None:
+    unit = found.run.cost.unit
+    per = "s" if unit == "ns" else unit
+    low, high = found.interval
+    over = f"{len(found.found) - 1} parts of the trace" if found.answer.sample.scaled else f"{len(found.found)} seeds"
+    between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
+    say(out, f"capacity {found.answer.rate:,.3g} {found.of}/{per}{between}, at {found.slo}")
+    span = f"{met.span / 1e9:,.0f} s" if unit == "ns" else f"{met.span:,} {unit}s"
+    say(
+        out,
+        f"{met.requests:,} requests a run, {span} at that rate; "
+        f"prompt mean {met.prompt_mean:,.1f}, output mean {met.output_mean:,.1f} tokens",
+    )
+    if found.answer.missed is None:
+        say(out, "the search ended there without a miss: the objectives do not bind")
+    if cost is not None:
+        say(
+            out,
+            f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour: "
+            f"{cost['per_million_output_tokens']:.3g} per million output tokens, "
+            f"{cost['per_million_tokens']:.3g} per million of prompt and output",
+        )
+
+
+def _samples(found: finding.Capacity, unit: str, rate: str) -> Table:
+    """A row a sample: what was found at its capacity, and what was missed one step above."""
+    probes = [one.met or one.missed for one in found.found]
+    names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
+    missed_at = "missed" if found.answer.met is None else "one step above: missed"
+    mark = " (ms)" if unit == "ns" else ""
+    figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
+    shown = plain_table("", rate, *figures, missed_at, numeric=(rate, *figures))
+    for one, probe in zip(found.found, probes, strict=True):
+        values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
+        missed = [] if one.missed is None else [_miss(one.missed, figure, unit) for figure in one.missed.missed]
+        shown.add_row(one.sample.name, _rate(probe), *values, ", ".join(missed) or "-")
+    return shown
+
+
+def _miss(probe: Probe, figure: str, unit: str) -> str:
+    value = probe.values.get(figure)
+    return figure if value is None else f"{figure} {_value(value, unit)}"
+
+
+def _changes(found: finding.Capacity, rate: str) -> Table:
+    shown = plain_table("changed alone", "from", "to", rate, "change", numeric=("from", "to", rate, "change"))
+    for one in found.changes:
+        before, after = f"{one.before or 1:,}", f"{one.after:,}" if one.after else f"1/{finding.FACTOR}"
+        capacity = "refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none"
+        shown.add_row(one.name, before, after, capacity, finding.gain(found, one))
+    return shown
+
+
+def _rate(probe: Probe | None) -> str:
+    return "-" if probe is None else f"{probe.rate:,.3g}"
+
+
+def _value(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return milliseconds(value) if unit == "ns" else f"{value:,.2f}"

@@ -1,0 +1,120 @@
+"""batchlab experiment."""
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.table import Table
+
+from batchlab.cli.compare import parse_values
+from batchlab.cli.large import milliseconds
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import parse_setting
+from batchlab.cli.tables import console, plain_table, say
+from batchlab.compare import said
+from batchlab.errors import InputError
+from batchlab.plan import experiment as comparing
+from batchlab.plan.experiment import Measured
+from batchlab.plan.pool import cores, each
+from batchlab.plan.trial import Trial
+
+TIMES = {
+    "TTFT of short, p50": ("ttft short", "p50"),
+    "TTFT of short, p99": ("ttft short", "p99"),
+    "TTFT of long, p50": ("ttft long", "p50"),
+    "TTFT of long, p99": ("ttft long", "p99"),
+    "ITL, p50": ("itl", "p50"),
+    "ITL, p99": ("itl", "p99"),
+    "queue time, p99": ("queue_time", "p99"),
+}
+"""Names of the rows, with the metric and its statistic."""
+
+
+@click.command()
+@click.argument("scenario", type=click.Path())
+@click.option(
+    "--vary",
+    default="engine.max_num_batched_tokens=1024,2048",
+    show_default=True,
+    metavar="KEY=FIRST,SECOND",
+    help="The one thing that changes.",
+)
+@click.option("--short", type=click.IntRange(1), default=512, show_default=True, help="Longest prompt that is short.")
+@click.option("--warm-up", type=float, default=0.1, show_default=True, help="Share of the load's time not measured.")
+@click.option("--slo", metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+def experiment(
+    scenario: str,
+    vary: str,
+    short: int,
+    warm_up: float,
+    slo: str | None,
+    settings: tuple[str, ...],
+    workload: str | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Change one setting of a SCENARIO and nothing else: short, long and mixed prompts apart, and what it means.
+
+    The load is a file or generated. Its short prompts alone, its long ones alone, and all of them run at both values,
+    each request at its own time.
+    """
+    if not 0 <= warm_up < 1:
+        raise InputError("--warm-up", None, warm_up, "must be a share from 0 to below 1")
+    varied = parse_values([vary.partition("=")], "--vary")
+    trial = Trial(scenario, dict(parse_setting(setting) for setting in settings), workload, slo)
+    todo = comparing.parts(trial, varied, short, warm_up)
+    found = {}
+    with counted_bar("experiment") as done:
+        for number, measured in each(_measure, list(enumerate(todo)), jobs or cores()):
+            found[number[0]] = measured
+            done(len(found), len(todo))
+    rows = [found[number] for number in range(len(todo))]
+    key = next(iter(varied))
+    readings = {one.load: comparing.read(one, other, key) for one, other in zip(rows[::2], rows[1::2], strict=True)}
+    if as_json:
+        document = {"varied": key, "short": short, "warm_up": warm_up, "slo": slo}
+        print(json.dumps({**document, "runs": [asdict(row) for row in rows], "reading": readings}, indent=1))
+        return
+    out = console()
+    out.print(_table(rows, key, slo))
+    times, rates = ("ms", "s") if rows[0].unit == "ns" else (f"{rows[0].unit}s", rows[0].unit)
+    say(out, f"times in {times}, rates per {rates}; short: prompts up to {short:,} tokens")
+    say(out, f"requests of the first {100 * warm_up:g} % of the time are served and not measured")
+    for load, lines in readings.items():
+        for line in lines:
+            say(out, f"{load}: {line}")
+
+
+def _measure(numbered: tuple[int, comparing.Part]) -> Measured:
+    return comparing.measure(numbered[1])
+
+
+def _table(runs: list[Measured], key: str, slo: str | None) -> Table:
+    """A column a run: six of them fit where their figures side by side would not."""
+    rows: dict[str, list[str]] = {key.rpartition(".")[2]: [said(key, run.value) for run in runs]}
+    for name, (metric, statistic) in TIMES.items():
+        rows[name] = [_time(run.latency[metric][statistic], run.unit) for run in runs]
+    rows |= {
+        "requests": [f"{run.request_rate:,.2f}" for run in runs],
+        "output tokens": [f"{run.output_token_rate:,.1f}" for run in runs],
+        "KV use": ["-" if run.kv_use is None else f"{100 * run.kv_use:.0f} %" for run in runs],
+        "preemptions": [f"{run.preemptions:,}" for run in runs],
+    }
+    if slo is not None:
+        rows["objectives met"] = ["yes" if run.met else "no" for run in runs]
+    shown = plain_table("prompts")
+    for run in runs:
+        shown.add_column(run.load, justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        shown.add_row(name, *cells)
+    return shown
+
+
+def _time(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return milliseconds(value) if unit == "ns" else f"{value:,.2f}"

@@ -1,0 +1,127 @@
+"""batchlab sweep."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from batchlab.cli.compare import parse_values
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import MOST_ROWS, console, fitted, say
+from batchlab.compare import said
+from batchlab.errors import InputError, one_line
+from batchlab.plan import sweep as sweeping
+from batchlab.plan.pool import cores
+from batchlab.plan.trial import Row
+from batchlab.units import NS_IN_MS
+
+TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
+RATES = {
+    "requests": ("request_rate", 3),
+    "output tokens": ("output_token_rate", 1),
+    "preemptions": ("totals.preemptions", 0),
+}
+"""Names of the columns, with the figure and its digits."""
+
+
+@click.command()
+@click.argument("scenario", type=click.Path())
+@click.option(
+    "--grid",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE,...",
+    help="Values of a setting: --grid engine.max_num_batched_tokens=512,1024,2048",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option("--slo", metavar="OBJECTIVES", help="What a run has to meet: --slo 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N of the combinations, drawn at random.")
+@click.option("--seed", type=click.IntRange(0), metavar="S", help="The seed of --sample.  [default: 0]")
+@click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Table to write (Parquet).")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all rows instead of a table.")
+def sweep(
+    scenario: str,
+    grid: tuple[str, ...],
+    settings: tuple[str, ...],
+    workload: str | None,
+    slo: str | None,
+    sample: int | None,
+    seed: int | None,
+    output: str,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Run every combination of settings of a SCENARIO, on all cores, into one table.
+
+    Finished rows are kept beside the output, in FILE.journal: the same command goes on where a killed one was. Exits
+    with 1 if a run failed; its row says why.
+    """
+    if seed is not None and sample is None:
+        raise InputError("--seed", None, seed, "needs --sample N: without it all combinations run")
+    values = parse_values([one.partition("=") for one in grid], "--grid")
+    overrides = dict(parse_setting(setting) for setting in settings)
+    for key in values:
+        if key in overrides:
+            raise InputError(f"--set {key}", None, overrides[key], "--grid has this key too")
+    for path in (scenario, workload):
+        if path is not None and os.path.realpath(path) == os.path.realpath(output):
+            raise InputError(output, None, None, "would overwrite an input")
+    asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0)
+    with counted_bar("sweep") as done:
+        rows = sweeping.run(asked, Path(output), jobs or cores(), done)
+    if as_json:
+        print(json.dumps({"scenario": Path(scenario).name, "slo": slo, "rows": rows}, indent=1, ensure_ascii=False))
+    else:
+        _print(rows, list(values), slo)
+    failed = sum(row["error"] is not None for row in rows)
+    note(f"{output}: {len(rows):,} runs" + (f", {failed:,} failed" if failed else ""))
+    if failed:
+        sys.exit(1)
+
+
+def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
+    out = console()
+    out.print(_table(out, rows[:MOST_ROWS], keys, slo))
+    units = {row["unit"] for row in rows if "unit" in row}
+    if len(units) == 1:
+        (unit,) = units
+        say(out, f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}")
+    elif units:
+        say(
+            out,
+            f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
+        )
+    for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:
+        settings = ", ".join(f"{key} = {said(key, row[key])}" for key in keys)
+        say(out, one_line(f"{settings}: {row['error']}"))
+    if len(rows) > MOST_ROWS:
+        say(out, f"... and {len(rows) - MOST_ROWS:,} more runs; the file holds all of them")
+
+
+def _table(out: Console, rows: list[Row], keys: list[str], slo: str | None) -> Table:
+    names = [key.removeprefix("engine.").removeprefix("workload.generate.") for key in keys]
+    names = names if len(set(names)) == len(names) and not {*names} & {*TIMES, *RATES} else keys
+    columns: dict[str, list[Any]] = {
+        name: [escape(one_line(said(key, row[key]))) for row in rows] for name, key in zip(names, keys, strict=True)
+    }
+    for name, key in TIMES.items():
+        columns[name] = [_number(row.get(key), NS_IN_MS if row.get("unit") == "ns" else 1, 2) for row in rows]
+    for name, (key, digits) in RATES.items():
+        columns[name] = [_number(row.get(key), 1, digits) for row in rows]
+    numeric = tuple(columns)
+    if slo is not None:
+        columns["met"] = ["failed" if row["error"] else "yes" if row["met"] else "no" for row in rows]
+    return fitted(out, columns, numeric)
+
+
+def _number(value: Any, scale: int, digits: int) -> str:
+    return "-" if value is None else f"{value / scale:,.{digits}f}"

@@ -1,0 +1,178 @@
+"""What is asked of a run beyond its summary: objectives, goodput, a window, groups. docs/metrics.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from batchlab.core.tally import RESULTS
+from batchlab.errors import InputError
+from batchlab.metrics.fold import Summary
+from batchlab.metrics.intervals import batch_means
+from batchlab.metrics.latency import PERCENTILES, latencies, samples_of
+from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, goodput, parse, parse_targets
+from batchlab.metrics.part import part_of
+from batchlab.metrics.window import COMPLETED, Window, parse_window, stationarity, steady_window
+from batchlab.units import NS_IN_S
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked. window: one, or `steady` for the one that the run itself suggests. by_group: each group alone."""
+
+    slo: Objectives | None = None
+    targets: Targets | None = None
+    window: Window | str | None = None
+    by_group: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.slo or self.targets or self.window or self.by_group)
+
+
+def question(
+    unit: str, slo: str | None, targets: tuple[str, ...], window: str | None, by_group: bool = False
+) -> Question:
+    """The question as written on a command line, for a clock that counts in this unit. Raises InputError."""
+    asked = Question(
+        None if slo is None else parse(slo),
+        parse_targets(targets, unit) if targets else None,
+        None if window is None else parse_window(window, unit) or window.strip(),
+        by_group,
+    )
+    if asked.slo is None:
+        return asked
+    asked.slo.check_unit(unit)
+    for objective in asked.slo.objectives:
+        if objective.metric == ATTAINMENT and asked.targets is None:
+            expected = "needs targets for each request: --goodput ttft:500 tpot:50"
+            raise InputError("--slo", None, objective.text, expected)
+        if window is not None and objective.metric == "itl" and objective.statistic not in ("mean", "max"):
+            expected = "gaps are counted over the whole run: ask for max_itl or itl:mean, or leave out --window"
+            raise InputError("--slo", None, objective.text, expected)
+    return asked
+
+
+def answers(summary: Summary, asked: Question) -> dict[str, Any]:
+    """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
+
+    window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
+    """
+    assert summary.header is not None, "the run has not begun"
+    view = _View(summary, asked)
+    found: dict[str, Any] = {}
+    if view.window is not None:
+        window = view.window
+        found["window"] = {"from": window.start, "to": window.end, "rule": window.rule}
+        found["stationarity"] = stationarity(view.whole, view.arrival, window)
+    found.update(view.figures(np.ones(view.whole.count, bool)))
+    if view.window is not None:
+        found["intervals"] = view.intervals()
+    if asked.by_group:
+        names, of_each = summary.groups()
+        if not names:
+            raise InputError(
+                "--by",
+                None,
+                "group",
+                "no request of this workload has a group; classes of [workload.generate] are groups",
+            )
+        found["groups"] = {name: view.figures(of_each == place) for place, name in enumerate(names)}
+    if asked.slo is not None:
+        figures = dict(found["latency"])
+        if asked.targets is not None:
+            figures[ATTAINMENT] = found["goodput"]["attainment"]
+        found["objectives"] = [
+            {"objective": objective.text, "value": value, "met": met}
+            for objective, value, met in asked.slo.check(figures, view.unit)
+        ]
+    return found
+
+
+class _View:
+    """A run as it is asked for: its columns, and the time that rates are over."""
+
+    def __init__(self, summary: Summary, asked: Question) -> None:
+        assert summary.header is not None
+        self.asked = asked
+        self.unit: str = summary.header.clock["unit"]
+        self.tally = summary.tally
+        self.whole = part_of(summary.tally)
+        self.arrival, self.prompt = summary.column("arrival"), summary.column("prompt")
+        window = asked.window
+        self.window = steady_window(self.whole, self.arrival) if isinstance(window, str) else window
+        self.inside: Mask = np.ones(self.whole.count, bool)
+        done = self.whole.result == COMPLETED
+        self.start, self.end = 0, 0
+        if self.window is not None:
+            self.inside = self.window.holds(self.arrival)
+            self.start, self.end = self.window.start, self.window.end
+            if not self.inside.any():
+                raise InputError(
+                    "--window", None, f"{self.start}..{self.end}", f"no request arrives in it (in {self.unit})"
+                )
+        elif done.any():
+            self.start, self.end = int(self.arrival.min()), int(self.whole.last_time[done].max())
+        named: Iterable[int | Fraction] = () if asked.slo is None else asked.slo.percentiles()
+        self.percentiles: list[int | Fraction] = sorted({*PERCENTILES, *named})
+
+    def figures(self, mask: Mask) -> dict[str, Any]:
+        """Of those requests that the mask names."""
+        chosen = mask & self.inside
+        part, arrival = part_of(self.tally, chosen), self.arrival[chosen]
+        counts = np.bincount(part.result, minlength=len(RESULTS))
+        everything = self.tally if chosen.all() else part
+        found = {
+            "requests": part.count,
+            "results": {
+                name: int(count) for name, count in sorted(zip(RESULTS, counts.tolist(), strict=True)) if count
+            },
+            "latency": latencies(everything, arrival, self.percentiles),
+            "throughput": self._rates(mask),
+        }
+        if self.asked.targets is not None:
+            span = self.end - self.start
+            found["goodput"] = {
+                "targets": {name: _number(most) for name, most in self.asked.targets.items()},
+                **goodput(part, arrival, self.asked.targets, self.unit, span),
+            }
+        return found
+
+    def _rates(self, mask: Mask) -> dict[str, Any]:
+        """Of the requests that are completed between start and end, whenever they came."""
+        last = self.whole.last_time
+        done = mask & (self.whole.result == COMPLETED) & (last >= self.start)
+        done &= (last < self.end) if self.window is not None else (last <= self.end)
+        span, second = self.end - self.start, NS_IN_S if self.unit == "ns" else 1
+        amounts = {
+            "request_rate": int(done.sum()),
+            "output_token_rate": int(self.whole.tokens[done].sum()),
+            "prompt_token_rate": int(self.prompt[done].sum()),
+        }
+        rates = {name: amount * second / span if span else None for name, amount in amounts.items()}
+        per = "s" if self.unit == "ns" else self.unit
+        return {"completed": amounts["request_rate"], "span": span or None, "per": per, **rates}
+
+    def intervals(self) -> dict[str, dict[str, float | None]]:
+        """Half widths of mean and p99, from batches of the requests in order of arrival."""
+        order = np.argsort(self.arrival, kind="stable")
+        chosen = order[self.inside[order]]
+        return {
+            name: batch_means(samples)
+            for name, samples in samples_of(part_of(self.tally, chosen), self.arrival[chosen]).items()
+        }
+
+
+def missed(found: Mapping[str, Any]) -> bool:
+    """Whether an objective is not met."""
+    return any(not objective["met"] for objective in found.get("objectives", ()))
+
+
+def _number(value: Fraction) -> float:
+    return value.numerator if value.denominator == 1 else float(value)

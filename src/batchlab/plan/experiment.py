@@ -1,0 +1,179 @@
+"""A controlled comparison: one setting at two values, all else the same, on short, long and mixed prompts apart.
+
+What a run gave is a `Measured`, made of what any engine's client and metrics can tell. The reading needs nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from batchlab.clients.columns import Columns
+from batchlab.core.tally import NEVER
+from batchlab.errors import InputError
+from batchlab.events import Event, Iteration
+from batchlab.metrics.fold import Summary
+from batchlab.metrics.latency import figures, latencies
+from batchlab.metrics.part import part_of
+from batchlab.plan.trial import Trial, parse_slo, percentiles_for, run_of
+from batchlab.simulate import simulate
+from batchlab.units import NS_IN_S
+
+LOADS = ("short", "long", "mixed")
+APART = 0.05
+"""Two figures differ where they do by more than this share."""
+FULL = 0.95
+"""KV memory is nearly full from this share on."""
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of an experiment: a load, and the value of the setting. short: the longest prompt that is a short one.
+
+    warm_up: the share of the load's time whose requests are served and not measured.
+    """
+
+    trial: Trial
+    load: str
+    value: Any
+    short: int
+    warm_up: float
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run gave, without its warm-up. Times in the clock's unit.
+
+    latency: figures by metric, over all requests that were measured; `ttft short` and `ttft long` over those alone.
+    kv_use: the largest share of the KV blocks that was taken at the end of an iteration, None where they are not
+    modelled. cached: the share of the prompt tokens that the prefix cache had. met: whether the objectives are, None
+    without any. kv_use, cached and preemptions are of the whole run.
+    """
+
+    load: str
+    value: Any
+    unit: str
+    requests: int
+    latency: dict[str, Figures]
+    request_rate: float
+    output_token_rate: float
+    kv_use: float | None
+    cached: float
+    preemptions: int
+    met: bool | None
+
+
+class _KvUse:
+    """An observer that keeps the fewest free KV blocks at the end of an iteration."""
+
+    def __init__(self) -> None:
+        self.least_free: int | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Iteration) and event.kv is not None:
+            free = event.kv["free_after"]
+            self.least_free = free if self.least_free is None else min(free, self.least_free)
+
+
+def measure(part: Part) -> Measured:
+    """Run one part. Raises InputError where the load has no such requests or the engine refuses it."""
+    run = run_of(part.trial)
+    if not isinstance(run.requests, Columns) or run.clients is not None:
+        expected = "an experiment needs a file or [workload.generate], and no clients"
+        raise InputError(part.trial.scenario, "workload", None, expected)
+    is_short = run.requests.prompt <= part.short
+    chosen = {"short": is_short, "long": ~is_short, "mixed": np.ones(len(is_short), bool)}[part.load]
+    if not chosen.any():
+        raise InputError("--short", None, part.short, f"leaves no {part.load} prompts in the load")
+    requests = run.requests.take(np.flatnonzero(chosen))
+    summary, kv = Summary(), _KvUse()
+    simulate(replace(run, requests=requests, inline=True), [summary, kv])  # inline: with the time of every token
+    return _measured(part, run.cost.unit, requests, summary, kv, run.limits.num_gpu_blocks)
+
+
+def _measured(part: Part, unit: str, requests: Columns, summary: Summary, kv: _KvUse, blocks: int | None) -> Measured:
+    arrival = summary.column("arrival")
+    begin = int(arrival.min() + part.warm_up * (arrival.max() - arrival.min()))
+    counted = arrival >= begin
+    short = summary.column("prompt") <= part.short
+    percentiles = percentiles_for(part.trial.slo)
+    found = latencies(part_of(summary.tally, counted), arrival[counted], percentiles)
+    times = [one.output_times or [] for one, kept in zip(summary.results, counted, strict=True) if kept]
+    found["itl"] = figures(np.concatenate([np.diff(np.array(each, np.int64)) for each in times]), percentiles)
+    first = np.asarray(summary.tally.first_time)[: summary.tally.count]
+    for name, mask in (("short", short), ("long", ~short)):
+        chosen = counted & mask & (first != NEVER)
+        found[f"ttft {name}"] = figures((first - arrival)[chosen], percentiles)
+    ends = [each[-1] for each in times if each]
+    span = (max(ends) - begin) / (NS_IN_S if unit == "ns" else 1) if ends else 0.0
+    met = None
+    if part.trial.slo is not None:
+        met = all(ok for _, _, ok in parse_slo(part.trial.slo).check(found, unit))
+    return Measured(
+        part.load,
+        part.value,
+        unit,
+        int(counted.sum()),
+        found,
+        len(ends) / span if span else 0.0,
+        sum(map(len, times)) / span if span else 0.0,
+        None if blocks is None or kv.least_free is None else 1 - kv.least_free / blocks,
+        summary.tally.cached_tokens / int(requests.prompt.sum()),
+        summary.tally.preemptions,
+        met,
+    )
+
+
+def read(one: Measured, other: Measured, key: str) -> list[str]:
+    """What two runs of the same load, at a setting's first and second value, say by rule."""
+    name = key.rpartition(".")[2]
+    said = []
+    for low, high in ((one, other), (other, one)):
+        itl, long_ttft = _ratio(low, high, "itl", "p99"), _ratio(low, high, "ttft long", "p50")
+        if itl > 1 + APART and long_ttft < 1 - APART:
+            target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
+            trade = "the shorter ITL P99 and the longer TTFT of long prompts"
+            said.append(f"{name} = {low.value} has {trade}: finer chunks{target}")
+        if (
+            high.output_token_rate > low.output_token_rate * (1 + APART)
+            and _ratio(low, high, "ttft", "p95") > 1 + APART
+        ):
+            said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95: waiting in larger batches")
+        if high.cached > low.cached + APART:
+            said.append(
+                f"with {name} = {high.value} more of the prompts was found cached ({100 * high.cached:.0f} % "
+                f"against {100 * low.cached:.0f} %): repeat both with enable_prefix_caching = false before comparing"
+            )
+    if all(_waits(each) and (each.kv_use or 0) >= FULL for each in (one, other)):
+        said.append("both wait while KV memory is nearly full: look at KV blocks and input lengths before this setting")
+    if one.preemptions or other.preemptions:
+        said.append(f"preemptions {one.preemptions:,} and {other.preemptions:,}: part of the work is done twice")
+    return said or [f"no rule applies: no trade beyond {100 * APART:g} % between ITL, TTFT and throughput"]
+
+
+def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:
+    """The second's figure over the first's; 1 where one is missing."""
+    before, after = low.latency[metric][statistic], high.latency[metric][statistic]
+    return after / before if before and after else 1.0
+
+
+def _waits(each: Measured) -> bool:
+    """Whether waiting to be scheduled is most of the mean TTFT."""
+    waited, ttft = each.latency["queue_time"]["mean"], each.latency["ttft"]["mean"]
+    return waited is not None and ttft is not None and waited > ttft / 2
+
+
+def parts(trial: Trial, vary: Mapping[str, Sequence[Any]], short: int, warm_up: float) -> list[Part]:
+    """The runs: each load at both values. Raises InputError unless one key has two values."""
+    if len(vary) != 1 or len(next(iter(vary.values()))) != 2:
+        raise InputError("--vary", None, None, "an experiment changes one thing: KEY=FIRST,SECOND")
+    ((key, values),) = vary.items()
+    return [
+        Part(replace(trial, overrides={**trial.overrides, key: value}), load, value, short, warm_up)
+        for load in LOADS
+        for value in values
+    ]

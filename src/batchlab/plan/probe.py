@@ -1,0 +1,146 @@
+"""One run at one rate, judged: whether an engine keeps up with it within the objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from batchlab.clients.columns import Columns
+from batchlab.core.tally import NEVER
+from batchlab.core.work import Work
+from batchlab.costs.base import CostModel
+from batchlab.errors import BatchlabError, InputError
+from batchlab.metrics.fold import Summary
+from batchlab.plan.trial import FINISHED, Trial, checked, run_of
+from batchlab.simulate import Run, simulate
+from batchlab.units import NS_IN_S
+
+GROWTH = 0.02
+"""A queue grows where the wait of those who arrive later is longer by more than this share of the time in between."""
+LOST = 0.01
+"""Of all requests this share at most may be rejected, failed or otherwise not completed."""
+GENERATED = "workload.generate.request_rate"
+SCALED = "workload.transform.rate_scale"
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One load whose rate can be changed and nothing else: a seed of a generated one, or a trace or a part of it.
+
+    trial: at a rate of `rate`, in requests per second (or per unit of the clock). scaled: whether a factor on a trace's
+    own times changes the rate. faster: every step takes its time divided by this.
+    """
+
+    name: str
+    trial: Trial
+    rate: float
+    scaled: bool
+    faster: int = 1
+
+    def at(self, rate: float) -> Run:
+        """The run at another rate. Raises InputError."""
+        change = {SCALED: rate / self.rate} if self.scaled else {GENERATED: rate}
+        run = run_of(replace(self.trial, overrides={**self.trial.overrides, **change}))
+        return run if self.faster == 1 else replace(run, cost=Faster(run.cost, self.faster))
+
+    def changed(self, overrides: Mapping[str, Any], faster: int = 1) -> Sample:
+        """The same load for an engine with other settings."""
+        trial = replace(self.trial, overrides={**self.trial.overrides, **overrides})
+        return replace(self, trial=trial, faster=faster)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a run at a rate gave.
+
+    offered: requests per second (or unit of the clock) from the first to the last, which chance makes a little
+    different from the rate of the process. values: of each figure that an objective names. missed: what it did not
+    meet, in words. span: from the first arrival to the last. e2el: the mean. growth: by how much longer a request waits
+    for each unit of time that it comes later.
+    """
+
+    rate: float
+    met: bool
+    values: dict[str, float | None] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+    growth: float = 0.0
+    offered: float = 0.0
+    requests: int = 0
+    span: int = 0
+    prompt_mean: float = 0.0
+    output_mean: float = 0.0
+    e2el: float = 0.0
+    preemptions: int = 0
+
+
+class Faster:
+    """A cost model whose steps take a part of another's."""
+
+    def __init__(self, cost: CostModel, factor: int) -> None:
+        self._cost = cost
+        self._factor = factor
+        self.unit = cost.unit
+        self.idle = cost.idle
+        self.details = cost.details
+
+    def duration(self, work: Work) -> int:
+        """A part of what the other says, at least 1."""
+        return max(1, self._cost.duration(work) // self._factor)
+
+    def describe(self) -> dict[str, Any]:
+        """The other's, and the factor."""
+        return {**self._cost.describe(), "faster": self._factor}
+
+
+def probe(sample: Sample, rate: float) -> Probe:
+    """Run a sample at a rate and judge it. Raises InputError where it cannot be run at all."""
+    run = sample.at(rate)
+    assert isinstance(run.requests, Columns) and sample.trial.slo is not None
+    summary = Summary()
+    try:
+        simulate(run, [summary])
+    except InputError:
+        raise
+    except BatchlabError as error:  # stalled
+        return Probe(rate, False, missed=[str(error)])
+    document = summary.document(with_requests=False)
+    found = checked(summary, sample.trial.slo)
+    growth = _growth(summary, run.requests)
+    lost = 1 - document["results"].get("completed", 0) / len(run.requests)
+    missed = [objective.figure for objective, _, met in found if not met]
+    if growth > GROWTH:
+        missed.append("the queue grows")
+    if lost > LOST:
+        missed.append(f"{100 * lost:.1f} % of the requests not completed")
+    if document["termination"] != FINISHED:
+        missed.append(document["termination"])
+    span = int(run.requests.arrival.max() - run.requests.arrival.min())
+    return Probe(
+        rate,
+        not missed,
+        {objective.figure: value for objective, value, _ in found},
+        missed,
+        growth,
+        (len(run.requests) - 1) * (NS_IN_S if run.cost.unit == "ns" else 1) / max(span, 1),
+        len(run.requests),
+        span,
+        float(run.requests.prompt.mean()),
+        float(run.requests.output.mean()),
+        document["latency"]["e2el"]["mean"] or 0.0,
+        document["totals"]["preemptions"],
+    )
+
+
+def _growth(summary: Summary, requests: Columns) -> float:
+    """The slope of the line through all waits before the first scheduling, over the time of arrival."""
+    scheduled = np.asarray(summary.tally.first_scheduled)[: len(requests)]
+    ran = scheduled != NEVER
+    arrival = requests.arrival[ran].astype(float)
+    wait = (scheduled - requests.arrival)[ran].astype(float)
+    if len(arrival) < 2 or arrival.min() == arrival.max():
+        return 0.0
+    from_mean = arrival - arrival.mean()
+    return float((from_mean * wait).sum() / (from_mean * from_mean).sum())

@@ -1,0 +1,234 @@
+"""Capacity: where closed forms say it is, met at the answer and missed just above, monotone in the objective."""
+
+import itertools
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchlab.cli.main import cli
+from batchlab.errors import InputError
+from batchlab.plan.capacity import FARTHEST, STEPS, find, lattice, search
+from batchlab.plan.probe import probe
+from batchlab.plan.trial import Trial
+
+ONE_STEP = 2 ** (1 / STEPS)
+TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure-2023" / "AzureLLMInferenceTrace_conv.csv"
+ENGINE = """
+[engine]
+policy = "vllm"
+max_num_seqs = 1
+max_num_batched_tokens = 64
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 10_000_000
+"""
+EVEN = """
+[workload.generate]
+num_prompts = 300
+seed = 0
+arrivals = "constant"
+request_rate = 7
+prompt = 10
+output = 1
+"""
+RANDOM = EVEN.replace('"constant"', '"poisson"').replace(
+    "output = 1", "output = { distribution = 'uniform', min = 1, max = 30 }"
+)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="scenario.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@given(st.sets(st.integers(-FARTHEST, FARTHEST)), st.sets(st.integers(-FARTHEST, FARTHEST)), st.data())
+def test_search_ends_at_an_edge_and_is_monotone(tight, more, data):
+    line = range(-FARTHEST, data.draw(st.integers(-FARTHEST, FARTHEST + 1)))
+    tight = tight | set(line)
+    answers = []
+    for met in (tight, tight | more):
+        low, high = search(met.__contains__, data.draw(st.integers(-50, 50)) if not answers else 0, 16)
+        answers.append(low)
+        assert (low is None) == (-FARTHEST not in met and low is None)
+        assert low is None or low in met
+        assert high is None or high not in met
+        if low is not None and high is not None:
+            assert high == low + 1
+
+
+@given(st.sets(st.integers(-FARTHEST, FARTHEST)), st.sets(st.integers(-FARTHEST, FARTHEST)), st.integers(-50, 50))
+def test_what_is_met_more_often_is_never_less(tight, more, start):
+    found = [search(met.__contains__, start)[0] for met in (tight, tight | more)]
+    assert found[0] is None or (found[1] is not None and found[1] >= found[0])
+
+
+@given(st.integers(-FARTHEST, FARTHEST), st.integers(-50, 50), st.integers(1, 40))
+def test_search_finds_the_edge_of_a_line(edge, start, step):
+    low, high = search(lambda place: place <= edge, start, step)
+    assert low == edge
+    assert high == (None if edge == FARTHEST else edge + 1)
+
+
+def test_one_server_with_even_arrivals(write):
+    """Each request takes one step of 10 ms: up to 100 a second nobody waits, beyond that the wait grows for ever."""
+    scenario = write(ENGINE + EVEN)
+    for slo, highest in (("ttft:max<=10ms", 100), ("itl:p99<=1ms,ttft:mean<=99s", 102)):
+        found = find(Trial(scenario, slo=slo), 1, 1)
+        assert highest / ONE_STEP < found.answer.rate <= highest, slo
+    assert found.answer.missed is not None and found.answer.missed.missed == ["the queue grows"]
+
+
+def test_a_wait_that_is_allowed_raises_it_by_as_much(write):
+    """At rate r the last of 300 waits 299 (10 ms - 1/r); objectives on the maximum know when that is too long."""
+    found = find(Trial(write(ENGINE + EVEN), slo="ttft:max<=40ms"), 1, 1)
+    highest = 1 / (0.01 - 0.03 / 299)
+    assert highest / ONE_STEP < found.answer.rate <= highest
+
+
+@pytest.mark.parametrize("slo", ["ttft:p99<=200ms", "e2el:p90<=400ms,itl:p99<=10ms", "ttft:p99.5<=1s"])
+def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, slo):
+    found = find(Trial(write(ENGINE.replace("seqs = 1", "seqs = 4") + RANDOM), slo=slo), 3, 1)
+    assert len({one.sample.trial.overrides["workload.generate.seed"] for one in found.found}) == 3
+    for one in found.found:
+        assert probe(one.sample, lattice(one.sample, one.place)).met
+        above = probe(one.sample, lattice(one.sample, one.place + 1))
+        assert not above.met and above.missed
+    rates = sorted(one.rate for one in found.found)
+    assert found.answer.rate == rates[1] and found.interval == (rates[0], rates[2])
+
+
+def test_a_looser_objective_never_gives_less(write):
+    scenario = write(ENGINE.replace("seqs = 1", "seqs = 3") + RANDOM)
+    rates = [
+        [one.rate for one in find(Trial(scenario, slo=f"ttft:p95<={bound}ms"), 2, 1).found]
+        for bound in (11, 20, 60, 200, 1000)
+    ]
+    for tight, loose in itertools.pairwise(rates):
+        assert all(a <= b for a, b in zip(tight, loose, strict=True))
+    assert rates[0] != rates[-1]
+
+
+def test_what_binds(write):
+    """One seat, and steps that cost the same whatever is in them: a second seat serves twice as many."""
+    text = ENGINE + EVEN.replace("output = 1", "output = 20")
+    seats = find(Trial(write(text), slo="ttft:p99<=100ms"), 1, 1)
+    by_name = {(one.name, one.after): one.rate for one in seats.changes}
+    assert by_name["engine.max_num_seqs", 2] == pytest.approx(2 * seats.answer.rate, rel=0.05)
+    assert by_name["step time", None] == pytest.approx(2 * seats.answer.rate, rel=0.15)
+    assert by_name["engine.max_num_batched_tokens", 128] == seats.answer.rate
+    blocks = text.replace("seqs = 1", "seqs = 64\nnum_gpu_blocks = 3")  # two are usable, which is one request
+    result = CliRunner().invoke(
+        cli, ["capacity", write(blocks), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "engine.num_gpu_blocks: 4 instead of 2 gives" in result.stdout
+    compute = text.replace("seqs = 1", "seqs = 64").replace("per_iteration = 10_000_000", "prefill_token = 1_000_000")
+    result = CliRunner().invoke(
+        cli, ["capacity", write(compute), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
+    )
+    assert "the time of the steps themselves" in result.stdout
+
+
+def test_nothing_meets_it(write):
+    command = ["capacity", write(ENGINE + EVEN), "--slo", "ttft:p99<=9ms", "--seeds", "2", "--jobs", "1"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[1].startswith("no rate meets ttft:p99<=9ms; at 0.00684 requests/s")
+    assert "ttft:p99 10.00" in result.stdout  # the nearest miss: what an idle engine takes
+    assert "the time of the steps themselves: no limit changed alone meets them at any rate" in result.stdout
+    document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    assert document["capacity"] is None and document["samples"][0]["missed"]["values"] == {"ttft:p99": 10_000_000}
+
+
+def test_a_limit_that_lets_nothing_meet_it_is_named(write):
+    """A prompt of 100 tokens takes two steps of 10 ms within a budget of 64, and one within 128."""
+    scenario = write(ENGINE + EVEN.replace("prompt = 10", "prompt = 100"))
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", "ttft:p99<=15ms", "--seeds=1", "--jobs=1"])
+    assert result.exit_code == 1
+    assert "binds: ttft:p99; engine.max_num_batched_tokens: 128 instead of 64 meets them" in result.stdout
+
+
+def test_the_cost_of_tokens(write):
+    scenario = write(ENGINE + EVEN.replace("output = 1", "output = 20"))
+    command = ["capacity", scenario, "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1", "--json"]
+    document = json.loads(CliRunner().invoke(cli, [*command, "--gpu-price", "3"]).stdout)
+    output_tokens_an_hour = Fraction(document["capacity"]) * 3600 * 20  # at even arrivals the rate is exact
+    assert document["cost"]["per_million_output_tokens"] == pytest.approx(float(3 * 10**6 / output_tokens_an_hour))
+    assert document["cost"]["per_million_tokens"] == pytest.approx(float(3 * 10**6 / (output_tokens_an_hour * 30 / 20)))
+
+
+def test_a_rate_of_sessions_is_called_so(write):
+    text = EVEN.replace("output = 1", "output = 1\nturns = 3\nturn_gap = 100_000_000")
+    command = ["capacity", write(ENGINE + text), "--slo", "ttft:max<=40ms", "--seeds=1", "--jobs=1", "--gpu-price=1"]
+    result = CliRunner().invoke(cli, command)
+    assert " sessions/s, at ttft" in result.stdout
+    found = find(Trial(write(ENGINE + text), slo="ttft:max<=40ms"), 1, 1)
+    assert 30 < found.answer.rate < 36  # three turns of 10 ms
+    assert found.answer.met.offered == pytest.approx(3 * found.answer.rate, rel=0.1)
+    cost = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)["cost"]
+    assert cost["per_million_output_tokens"] == pytest.approx(1e6 / 3600 / found.answer.met.offered)
+
+
+def test_rejected_requests_are_no_capacity(write):
+    """Above the longest that fits in a hundredth part of all; below it they are served beside each other."""
+    long = EVEN.replace("prompt = 10", "prompt = { distribution = 'uniform', min = 1, max = 100 }")
+    engine = ENGINE.replace("seqs = 1", "seqs = 1\nmax_model_len = 98")
+    result = CliRunner().invoke(
+        cli, ["capacity", write(engine + long), "--slo", "ttft:p99<=1s", "--seeds=1", "--jobs=1"]
+    )
+    assert result.exit_code == 1 and "% of the requests not completed" in result.stdout
+
+
+def test_a_trace_is_stretched(write, tmp_path):
+    rows = "".join(f"{place * 0.5:.1f},10,1\n" for place in range(201))
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    scenario = write(ENGINE + '[workload]\nfile = "trace.csv"\nformat = "vidur"\n')
+    found = find(Trial(scenario, slo="ttft:max<=10ms"), 5, 2)
+    assert [one.sample.name for one in found.found][:2] == ["whole trace", "part 1 of 4"]
+    assert found.answer.sample.rate == 2.0
+    assert 100 / ONE_STEP < found.answer.rate <= 100
+    assert all(100 / ONE_STEP < rate <= 100.01 for rate in found.interval)
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "message"),
+    [
+        (('"constant"\nrequest_rate = 7', '"all-at-once"'), [], "has no rate that lasts"),
+        (
+            ("[workload.generate]", "[workload]\nclients = 3\n[workload.generate]"),
+            [],
+            "closed loop has no request rate",
+        ),
+        (("", ""), ["--slo", "ttft:p99<=10"], "needs a unit"),
+        (("", ""), ["--slo", "ttfd:p99<=10ms"], "did you mean 'ttft'?"),
+        (("", ""), ["--slo", "attainment>=90%"], "attainment needs targets"),
+        (("", ""), ["--gpu-price", "nan"], "--gpu-price: nan: must be a number above 0"),
+        (("", ""), ["--gpu-price=-1"], "--gpu-price: -1.0: must be a number above 0"),
+        (("", ""), ["--set", "engine.max_num_seq=3"], "did you mean 'max_num_seqs'?"),
+        (("", ""), ["--policy", "vlm"], "vlm"),
+        (('"vllm"', '["vllm", "vllm-v0"]'), [], "names several"),
+    ],
+)
+def test_bad_input_is_one_line(write, change, arguments, message):
+    scenario = write((ENGINE + EVEN).replace(*change))
+    slo = [] if "--slo" in arguments else ["--slo", "ttft:p99<=10ms"]
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--jobs=1", "--seeds=1", *slo, *arguments])
+    assert isinstance(result.exception, InputError), result.output
+    assert message in str(result.exception)
+
+
+def test_requests_that_are_written_out_have_no_rate(write):
+    scenario = write(ENGINE + '[workload]\nrequests = [{ id = "A", arrival = 0, prompt = 1, output = 1 }]\n')
+    with pytest.raises(InputError, match="have no rate to change"):
+        find(Trial(scenario, slo="ttft:p99<=1s"), 1, 1)

@@ -1,0 +1,165 @@
+"""The controlled comparison: what it measures against a plain run, and what each rule of its reading says."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from batchlab.cli.main import cli
+from batchlab.errors import InputError
+from batchlab.plan.experiment import Measured, Part, measure, read
+from batchlab.plan.trial import Trial
+
+SCENARIO = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 256
+num_gpu_blocks = 400
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 5_000_000
+prefill_token = 100_000
+[workload.generate]
+num_prompts = 80
+seed = 3
+arrivals = "poisson"
+request_rate = 4
+prompt = { distribution = "lognormal", median = 300, sigma = 1.2, max = 3000, outside = "clip" }
+output = { distribution = "uniform", min = 1, max = 40 }
+"""
+KEY = "engine.max_num_batched_tokens"
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+def alone(scenario, tmp_path, *arguments):
+    """The summary of a plain run, with each request and its tokens' latencies."""
+    path = tmp_path / "summary.json"
+    result = CliRunner().invoke(cli, ["run", scenario, "--summary", str(path), *arguments])
+    assert result.exit_code == 0, result.output
+    return json.loads(path.read_text())
+
+
+def test_without_warm_up_it_measures_what_run_does(scenario, tmp_path):
+    found = measure(Part(Trial(scenario), "mixed", 256, 512, 0.0))
+    plain = alone(scenario, tmp_path)
+    for metric in ("ttft", "e2el", "queue_time", "tpot", "itl"):
+        for name in ("count", "mean", "p50", "p99", "max"):
+            assert found.latency[metric][name] == pytest.approx(plain["latency"][metric][name], rel=1e-9), (
+                metric,
+                name,
+            )
+    assert found.request_rate == pytest.approx(plain["throughput"]["request_rate"])
+    assert found.output_token_rate == pytest.approx(plain["throughput"]["output_token_rate"])
+    short = sorted(one["ttft"] for one in plain["requests"] if one["prompt"] <= 512)
+    assert found.latency["ttft short"]["max"] == short[-1]
+    assert found.latency["ttft short"]["count"] + found.latency["ttft long"]["count"] == 80
+
+
+def test_the_warm_up_is_served_and_not_measured(scenario, tmp_path):
+    plain = alone(scenario, tmp_path)["requests"]
+    last = max(one["arrival"] for one in plain)
+    kept = [one for one in plain if one["arrival"] >= int(0.4 * last)]
+    found = measure(Part(Trial(scenario), "mixed", 256, 512, 0.4))
+    assert found.requests == len(kept) < 80
+    assert found.latency["ttft"]["max"] == max(one["ttft"] for one in kept)
+    assert found.latency["itl"]["count"] == sum(one["output"] - 1 for one in kept)
+
+
+def test_loads_are_parts_of_one_load(scenario):
+    counts = {load: measure(Part(Trial(scenario), load, 256, 300, 0.0)) for load in ("short", "long", "mixed")}
+    assert counts["short"].requests + counts["long"].requests == counts["mixed"].requests == 80
+    assert counts["short"].latency["ttft long"]["count"] == counts["long"].latency["ttft short"]["count"] == 0
+
+
+def test_kv_use(tmp_path):
+    """A prompt of 64 tokens in steps of 16: three of nine blocks are taken when the last step but one ends."""
+    path = tmp_path / "s.toml"
+    text = SCENARIO.replace("num_prompts = 80", "num_prompts = 1").replace("blocks = 400", "blocks = 10")
+    lines = [
+        "prompt = 64" if x.startswith("prompt") else "output = 1" if x.startswith("output") else x
+        for x in text.split("\n")
+    ]
+    path.write_text("\n".join(lines))
+    found = measure(Part(Trial(str(path), {KEY: 16}), "mixed", 16, 512, 0.0))
+    assert found.kv_use == pytest.approx(3 / 9)
+    assert found.cached == 0 and found.preemptions == 0
+
+
+def test_smaller_chunks_trade_ttft_of_long_prompts_for_itl(scenario):
+    command = ["experiment", scenario, f"--vary={KEY}=64,1024", "--slo=itl:p99<=20ms", "--jobs=1"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    expected = (
+        "mixed: max_num_batched_tokens = 64 has the shorter ITL P99 and the longer TTFT of long prompts: finer chunks"
+    )
+    assert f"{expected}; it meets the objectives" in result.stdout
+    document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    assert [(one["load"], one["value"]) for one in document["runs"]] == [
+        (load, value) for load in ("short", "long", "mixed") for value in (64, 1024)
+    ]
+    small, large = document["runs"][4:]
+    assert small["latency"]["itl"]["p99"] < large["latency"]["itl"]["p99"]
+    assert small["latency"]["ttft long"]["p50"] > large["latency"]["ttft long"]["p50"]
+    assert (small["met"], large["met"]) == (True, False)
+
+
+def made(value, **changes):
+    """A run in which everything takes 100."""
+    figures = {"count": 9, "mean": 100, "p50": 100, "p95": 100, "p99": 100}
+    names = ("ttft", "ttft short", "ttft long", "itl", "queue_time")
+    latency = {name: dict(figures) for name in names}
+    latency["queue_time"]["mean"] = 10
+    for key in [key for key in changes if "__" in key]:
+        metric, statistic = key.split("__")
+        latency[metric.replace("_long", " long")][statistic] = changes.pop(key)
+    return replace(Measured("mixed", value, "ns", 9, latency, 1.0, 100.0, 0.5, 0.0, 0, None), **changes)
+
+
+def test_the_rules_of_the_reading():
+    base = made(1024)
+    assert read(base, made(2048), KEY) == ["no rule applies: no trade beyond 5 % between ITL, TTFT and throughput"]
+    for other, words in (
+        (made(2048, itl__p99=120, ttft_long__p50=80), "= 1024 has the shorter ITL P99"),
+        (made(2048, itl__p99=80, ttft_long__p50=120), "= 2048 has the shorter ITL P99"),
+        (made(2048, output_token_rate=110.0, ttft__p95=120), "= 2048 has more throughput and a worse TTFT P95"),
+        (made(2048, cached=0.4), "repeat both with enable_prefix_caching = false"),
+        (made(2048, preemptions=3), "preemptions 0 and 3"),
+    ):
+        for pair in ((base, other), (other, base)):
+            found = read(*pair, KEY)
+            assert len(found) == 1 and (words in found[0] or "preemptions 3 and 0" in found[0]), found
+    full = made(1024, kv_use=0.97, queue_time__mean=60)
+    assert "look at KV blocks and input lengths" in read(full, replace(full, value=2048), KEY)[0]
+    for not_full in (made(1, kv_use=0.94, queue_time__mean=60), made(1, kv_use=0.99), made(1, kv_use=None)):
+        assert "no rule applies" in read(full, not_full, KEY)[0]
+    assert "no rule applies" in read(base, made(2048, itl__p99=104, ttft_long__p50=80), KEY)[0]
+    assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--vary=engine.max_num_seqs=1"], "an experiment changes one thing"),
+        (["--vary=engine.max_num_seqs=1,2,3"], "an experiment changes one thing"),
+        (["--vary=engine.max_num_seqs=2,2"], "--vary engine.max_num_seqs: 2: given twice"),
+        (["--vary=engine.max_num_seq=1,2"], "did you mean 'max_num_seqs'?"),
+        (["--short=5000"], "--short: 5000: leaves no long prompts"),
+        (["--warm-up=nan"], "--warm-up: nan: must be a share"),
+        (["--warm-up=1"], "--warm-up: 1.0: must be a share"),
+        (["--slo=itl:p99<=5"], "needs a unit"),
+        (["--set=workload.clients=2"], "an experiment needs a file or [workload.generate], and no clients"),
+    ],
+)
+def test_bad_input_is_one_line(scenario, arguments, message):
+    result = CliRunner().invoke(cli, ["experiment", scenario, "--jobs=1", *arguments])
+    assert isinstance(result.exception, InputError), result.output
+    assert message in str(result.exception)

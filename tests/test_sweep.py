@@ -1,0 +1,217 @@
+"""Sweeps: every combination once, the same figures as a run alone, and nothing lost or changed by a kill."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from batchlab.cli.main import cli
+from batchlab.errors import InputError
+from batchlab.plan import sweep as sweeping
+from batchlab.plan.journal import Journal
+from batchlab.plan.sweep import Sweep
+from batchlab.plan.trial import Trial, row_of
+
+SCENARIO = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 64
+num_gpu_blocks = 100
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 5_000_000
+prefill_token = 20_000
+[workload.generate]
+num_prompts = 60
+seed = 3
+arrivals = "poisson"
+request_rate = 20
+prompt = { distribution = "uniform", min = 1, max = 200 }
+output = { distribution = "exponential", mean = 20 }
+"""
+GRID = {"engine.max_num_batched_tokens": [16, 4, 64], "workload.generate.request_rate": [5, 40.5]}
+SLO = "ttft:p99<=500ms,itl:p99<=6ms"
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+def killed_after(count):
+    """A `done` that is interrupted when so many rows are ready, as Ctrl-C would."""
+
+    def done(ready, of):
+        if ready == count:
+            raise KeyboardInterrupt
+
+    return done
+
+
+def test_every_combination_once_in_order(scenario, tmp_path):
+    rows = sweeping.run(Sweep(scenario, GRID, slo=SLO), tmp_path / "t.parquet", 1)
+    assert [tuple(row[key] for key in GRID) for row in rows] == list(itertools.product(*GRID.values()))
+    table = pq.read_table(tmp_path / "t.parquet").to_pylist()
+    assert len(table) == 6 and [row["request_rate"] for row in table] == [row.get("request_rate") for row in rows]
+    assert not (tmp_path / "t.parquet.journal").exists()
+
+
+def test_a_row_has_the_figures_of_run(scenario, tmp_path):
+    settings = {"engine.max_num_batched_tokens": 16, "workload.generate.request_rate": 40.5}
+    row = row_of(Trial(scenario, settings, slo=SLO))
+    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    alone = json.loads(CliRunner().invoke(cli, ["run", scenario, "--json", *sets]).stdout)["runs"][0]
+    assert row["ttft.p99"] == alone["latency"]["ttft"]["p99"] == row["slo.ttft:p99"]
+    assert row["itl.count"] == alone["latency"]["itl"]["count"] > 0
+    assert row["output_token_rate"] == alone["throughput"]["output_token_rate"]
+    assert row["totals.preemptions"] == alone["totals"]["preemptions"]
+    assert row["results.completed"] == 60
+    assert row["met"] == (row["ttft.p99"] <= 500e6 and row["itl.p99"] <= 6e6)
+
+
+@pytest.mark.parametrize("count", range(6))
+@pytest.mark.parametrize("torn", [b"", b'{"number": 5, "row": {"error"', b'{"number": 5, "row": {"error": "x"}}'])
+def test_killed_and_resumed_is_the_same_file(scenario, tmp_path, count, torn):
+    whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
+    asked = Sweep(scenario, GRID, slo=SLO)
+    sweeping.run(asked, whole, 1)
+    with pytest.raises(KeyboardInterrupt):
+        sweeping.run(asked, parts, 1, killed_after(count))
+    assert not parts.exists()
+    with open(f"{parts}.journal", "ab") as journal:
+        journal.write(torn)  # a line without an end was not finished, even if it reads well
+    told = []
+    sweeping.run(asked, parts, 1, lambda ready, of: told.append((ready, of)))
+    assert told == [(ready, 6) for ready in range(count, 7)]  # finished rows were not run again
+    assert parts.read_bytes() == whole.read_bytes()
+
+
+def test_every_cut_of_a_journal_is_read(tmp_path):
+    path = tmp_path / "journal"
+    with Journal(path, "d") as journal:
+        for number in range(3):
+            journal.add(number, {"value": number / 3})
+    data = path.read_bytes()
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        with Journal(path, "d") as journal:
+            lines = data[:size].count(b"\n")
+            assert journal.rows == {number: {"value": number / 3} for number in range(max(0, lines - 1))}
+            journal.add(9, {})
+        with Journal(path, "d") as journal:
+            assert 9 in journal.rows and len(journal.rows) == max(1, lines)
+
+
+def test_several_processes_give_the_same_file(scenario, tmp_path):
+    for jobs in (1, 2):
+        sweeping.run(Sweep(scenario, GRID), tmp_path / f"{jobs}.parquet", jobs)
+    assert (tmp_path / "1.parquet").read_bytes() == (tmp_path / "2.parquet").read_bytes()
+
+
+def test_a_sample_is_a_part_of_the_grid(scenario):
+    everything = Sweep(scenario, GRID).combinations()
+    for seed, size in itertools.product(range(4), range(1, 8)):
+        some = Sweep(scenario, GRID, sample=size, seed=seed).combinations()
+        assert len(some) == min(size, 6)
+        assert some == [one for one in everything if one in some]
+    seen = {json.dumps(Sweep(scenario, GRID, sample=2, seed=seed).combinations()) for seed in range(30)}
+    assert len(seen) > 5
+
+
+def test_a_journal_belongs_to_one_sweep(scenario, tmp_path):
+    output = tmp_path / "t.parquet"
+    with pytest.raises(KeyboardInterrupt):
+        sweeping.run(Sweep(scenario, GRID), output, 1, killed_after(2))
+    for other in (Sweep(scenario, GRID, slo=SLO), Sweep(scenario, {**GRID, "engine.max_num_seqs": [8]})):
+        with pytest.raises(InputError, match="another sweep"):
+            sweeping.run(other, output, 1)
+    Path(scenario).write_text(SCENARIO.replace("seed = 3", "seed = 4"))
+    with pytest.raises(InputError, match="another sweep"):
+        sweeping.run(Sweep(scenario, GRID), output, 1)
+
+
+def test_the_digest_knows_the_files_that_are_named(tmp_path):
+    head = SCENARIO.split("[workload")[0]
+    rows = tmp_path / "load.jsonl"
+    path = tmp_path / "s.toml"
+    path.write_text(f'{head}[workload]\nfile = "load.jsonl"\nformat = "llmservingsim"\n')
+    digests = []
+    for tokens in (5, 6):
+        rows.write_text(json.dumps({"arrival_time_ns": 0, "input_toks": tokens, "output_toks": 2}) + "\n")
+        digests.append(Sweep(str(path), GRID).digest())
+        assert digests[-1] == Sweep(str(path), GRID).digest()
+    assert digests[0] != digests[1]
+
+
+def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
+    output = tmp_path / "t.parquet"
+    grid = "--grid=engine.max_num_batched_tokens=4,16"
+    result = CliRunner().invoke(cli, ["sweep", scenario, grid, "-o", str(output), "--jobs", "1", "--json"])
+    assert result.exit_code == 1
+    bad, good = json.loads(result.stdout)["rows"]
+    assert "must be at least max_num_seqs" in bad["error"] and good["error"] is None
+    assert pq.read_table(output).column("error").to_pylist() == [bad["error"], None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--grid=engine.max_num_seqs=1,1"], "--grid engine.max_num_seqs: 1: given twice"),
+        (["--grid=engine.max_num_seqs"], "--grid: 'engine.max_num_seqs': must be"),
+        (["--grid=engine.max_num_seqs=1", "--seed=3"], "--seed: 3: needs --sample"),
+        (["--grid=engine.max_num_seqs=1", "--set=engine.max_num_seqs=2"], "--grid has this key too"),
+        (["--grid=engine.max_num_seqs=1", "--slo=ttft:p99"], "--slo"),
+        (["--grid=engine.max_num_seqs=1", "--slo=attainment>=90%"], "attainment"),
+        (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
+        (["--grid=engine.max_num_seqs=1", "-o", "/dev/null"], "/dev/null: cannot be written: it is no regular file"),
+        ([f"--grid=a.{k}={','.join(map(str, range(50)))}" for k in "abcd"], "6,250,000 runs are too many"),
+    ],
+)
+def test_bad_input_is_one_line(scenario, tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    output = [] if "-o" in arguments else ["-o", "t.parquet"]
+    result = CliRunner().invoke(cli, ["sweep", scenario, "--jobs=1", *output, *arguments])
+    assert isinstance(result.exception, InputError), result.output
+    assert message in str(result.exception)
+    assert sorted(os.listdir(tmp_path)) == ["scenario.toml"]
+
+
+def test_a_foreign_journal_is_left_alone(scenario, tmp_path):
+    for text in ("my notes\n", "my notes", '{"sweep": "x"}\n', '{"a": 1}\n'):
+        (tmp_path / "t.parquet.journal").write_text(text)
+        with pytest.raises(InputError, match="journal"):
+            sweeping.run(Sweep(scenario, GRID), tmp_path / "t.parquet", 1)
+        assert (tmp_path / "t.parquet.journal").read_text() == text
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")
+def test_a_process_killed_outright_is_resumed(scenario, tmp_path):
+    rates, prompts = list(range(1, 31)), [120]
+    asked = Sweep(scenario, {"workload.generate.request_rate": rates, "workload.generate.num_prompts": prompts})
+    grid = [f"--grid={key}={','.join(map(str, values))}" for key, values in asked.grid.items()]
+    command = [sys.executable, "-m", "batchlab", "sweep", scenario, *grid, "--jobs=2"]
+    journal = tmp_path / "parts.parquet.journal"
+    first = subprocess.Popen([*command, "-o", str(tmp_path / "parts.parquet")], stdout=subprocess.DEVNULL)
+    while first.poll() is None and (not journal.exists() or journal.read_bytes().count(b"\n") < 3):
+        time.sleep(0.005)
+    first.kill()
+    first.wait()
+    assert not (tmp_path / "parts.parquet").exists(), "it was over before it could be killed"
+    assert journal.read_bytes().count(b"\n") >= 3
+    told = []
+    sweeping.run(asked, tmp_path / "parts.parquet", 1, lambda ready, of: told.append(ready))
+    assert told[0] >= 2
+    sweeping.run(asked, tmp_path / "whole.parquet", 1)
+    assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
