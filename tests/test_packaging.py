@@ -156,3 +156,33 @@ def test_editable_installation_without_a_compiler(source: Path, tmp_path: Path) 
     assert kind == "interpreted"
     assert Path(where).is_relative_to(source)
     assert (scripts / "batchlab").exists() or (scripts / "batchlab.exe").exists()
+
+
+CHECKED_RUNS = """
+import sys
+from pathlib import Path
+import batchlab
+from batchlab._build import build_kind
+from batchlab.core.tally import Tally
+from loads_in_step import any_run
+from test_in_step import look, outcome
+
+assert build_kind() == "compiled" and Path(batchlab.__file__).is_relative_to(sys.argv[1])
+try:
+    Tally(1).token(5, 1)
+except IndexError:
+    pass
+else:
+    raise SystemExit("bounds are not checked")
+for seed in range(600_000, 600_400):
+    assert outcome(any_run(seed)) == outcome(any_run(seed), look), seed
+"""
+
+
+@needs_compiler
+def test_with_every_bound_checked_random_runs_are_the_same(source: Path, tmp_path: Path) -> None:
+    checked = {**USUAL, "BATCHLAB_BOUNDS_CHECK": "1"}
+    log = run(sys.executable, "setup.py", "build_ext", "--inplace", env=checked, cwd=source)
+    assert "core not compiled" not in log
+    paths = os.pathsep.join([str(source / "src"), str(Path(__file__).parent)])
+    run(sys.executable, "-c", CHECKED_RUNS, source, env={**USUAL, "PYTHONPATH": paths}, cwd=tmp_path)
