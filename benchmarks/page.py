@@ -161,7 +161,7 @@ def _week(week: Figures) -> str:
 | CPU in all | {week["read"] + week["run"] + week["document"]:.1f} s |
 | by the clock, on a machine with other work | {week["clock"]:.1f} s |
 | peak memory of the process, the requests' columns included | {week["peak_bytes"] / 1e9:.2f} GB |
-| of which a request | {week["peak_bytes"] / week["requests"]:.0f} bytes |
+| that is, a request with its input columns | {week["peak_bytes"] / week["requests"]:.0f} bytes |
 | iterations | {week["iterations"]:,} |
 | longest queue | {week["max_queue_length"]:,} |
 | results | {results} |

@@ -108,6 +108,14 @@ def test_a_proof_takes_the_settings_of_the_trace(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["proof"]["limits"] == {"max_num_seqs": 2}
 
 
+def test_a_proof_where_blocks_follow_from_the_gpu(tmp_path: Path) -> None:
+    scenario, trace = str(EXAMPLES / "roofline.toml"), str(tmp_path / "t.jsonl")
+    assert command("run", scenario, "--trace", trace).returncode == 0
+    done = command("explain", trace, "D", "--prove", scenario, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["proof"]["limits"]["max_num_batched_tokens"] == 2048
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

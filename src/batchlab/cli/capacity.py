@@ -136,6 +136,7 @@ def _samples(found: finding.Capacity, unit: str, rate: str) -> Table:
     mark = " (ms)" if unit == "ns" else ""
     figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
     shown = plain_table("", rate, *figures, missed_at, numeric=(rate, *figures))
+    shown.columns[0].no_wrap = True
     for one, probe in zip(found.found, probes, strict=True):
         values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
         missed = [] if one.missed is None else [_miss(one.missed, figure, unit) for figure in one.missed.missed]

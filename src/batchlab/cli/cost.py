@@ -149,13 +149,15 @@ def catalog(as_json: bool) -> None:
     out = console()
     numeric: tuple[str, ...] = ("TFLOP/s", "TB/s", "GiB", "link GB/s", "SMs")
     table = plain_table("gpu", *numeric, numeric=numeric)
+    table.columns[0].no_wrap = True
     for name, gpu in gpus.items():
         peaks = (gpu.tflops, gpu.bandwidth_tb_s, gpu.memory_gib, gpu.link_gb_s, gpu.sms)
         table.add_row(name, *("" if value is None else f"{value:g}" for value in peaks))
     out.print(table)
     out.print()
     numeric = ("billion parameters", "a token uses", "layers", "hidden", "KV values a token")
-    table = plain_table("llm", *numeric, "stored as", numeric=numeric)
+    table = plain_table("llm", *numeric, "stored as", numeric=numeric, gap=1)
+    table.columns[0].no_wrap = True
     for name, llm in llms.items():
         active = f"{llm.active_parameters / 1e9:,.2f}"
         shape = (f"{llm.layers}", f"{llm.hidden:,}", f"{llm.layers * llm.kv_values():,}")

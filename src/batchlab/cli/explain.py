@@ -103,9 +103,12 @@ def _run_of(header: Header, scenario: str, workload: str | None) -> Run:
         raise
     given = {name: header.settings[name] for name in parameters(policy) if header.settings.get(name) is not None}
     reserved = getattr(policy, "reserved_blocks", 0)
+    share = header.settings.get("gpu_memory_utilization")
+    if share is not None:  # the blocks follow from it
+        given["gpu_memory_utilization"] = share
     for own, core in limits_of(policy).items():
         value = header.limits.get(core)
-        if value is not None:
+        if value is not None and not (core == "num_gpu_blocks" and share is not None):
             given[own] = value + reserved if core == "num_gpu_blocks" else value
     overrides = {f"engine.{name}": value for name, value in given.items()}
     run = load(scenario, overrides, [header.engine], workload).runs[0]
