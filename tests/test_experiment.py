@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -145,6 +146,14 @@ def test_the_rules_of_the_reading():
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
 
 
+def test_turns_of_a_session_are_not_taken_apart():
+    result = CliRunner().invoke(
+        cli, ["experiment", str(Path(__file__).parents[1] / "examples" / "generated.toml"), "--jobs=1"]
+    )
+    assert isinstance(result.exception, InputError), result.output
+    assert "turns of a session belong together" in str(result.exception)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -152,6 +161,7 @@ def test_the_rules_of_the_reading():
         (["--vary=engine.max_num_seqs=1,2,3"], "an experiment changes one thing"),
         (["--vary=engine.max_num_seqs=2,2"], "--vary engine.max_num_seqs: 2: given twice"),
         (["--vary=engine.max_num_seq=1,2"], "did you mean 'max_num_seqs'?"),
+        (["--vary=engine.max_num_seqs=1,2", "--set=engine.max_num_seqs=3"], "--vary has this key too"),
         (["--short=5000"], "--short: 5000: leaves no long prompts"),
         (["--warm-up=nan"], "--warm-up: nan: must be a share"),
         (["--warm-up=1"], "--warm-up: 1.0: must be a share"),

@@ -323,7 +323,8 @@ def test_a_turns_prompt_is_the_conversation_so_far():
         own |= set(new) | {(tokens.output_segment, k) for k in range(request.output)}
         seen.append(prompt)
         core = tokens_of(found, position, request).runs(0, request.prompt + request.output)
-        assert core == (*tokens.prompt, (tokens.output_segment, 0, request.output))
+        runs = (*tokens.prompt, (tokens.output_segment, 0, request.output))
+        assert core == tuple(number for one in runs for number in one)
     turns = np.bincount(np.bincount(_session_of(found)))
     assert len(turns) == 7 and turns[0] == 0
 

@@ -2,14 +2,17 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from batchlab import InputError, Limits, Request, Run, StalledError, Summary, simulate
+from batchlab.cli.main import cli
 from batchlab.clients.request import TokenIdentity
 from batchlab.conform.cases import conform
 from batchlab.core.blocks import Tokens
@@ -63,11 +66,24 @@ def test_a_token_on_its_way_may_be_the_last() -> None:
         assert summary.result_counts() == {"completed": 1}
 
 
+@pytest.mark.parametrize("option", ["--trace", "--summary", "--requests"])
+def test_no_output_overwrites_what_a_cost_model_is_read_from(option: str, tmp_path: Path) -> None:
+    for name in ("steps.csv", "ladder.csv"):
+        shutil.copy(ROOT / "examples" / name, tmp_path / name)
+    text = (ROOT / "examples" / "measured-steps.toml").read_text()
+    (tmp_path / "s.toml").write_text(text)
+    steps = tmp_path / "steps.csv"
+    before = steps.read_bytes()
+    done = CliRunner().invoke(cli, ["run", str(tmp_path / "s.toml"), option, str(steps)])
+    assert isinstance(done.exception, InputError) and "a file of its cost model" in str(done.exception)
+    assert steps.read_bytes() == before
+
+
 def test_runs_of_tokens_are_equal_however_they_are_written() -> None:
     whole, parts = Tokens([(1, 0, 6)], 9), Tokens([(1, 0, 4), (1, 4, 2)], 9)
     assert [whole.runs(position, 3) for position in (0, 3)] == [parts.runs(position, 3) for position in (0, 3)]
     ids = TokenIdentity(tuple((1, n, 1) for n in range(6)), 9)
-    assert Tokens(ids.prompt, 9).runs(0, 6) == ((1, 0, 6),)
+    assert Tokens(ids.prompt, 9).runs(0, 6) == (1, 0, 6)
 
 
 def small(**changes: Any) -> dict[str, Any]:

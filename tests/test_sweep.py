@@ -175,6 +175,7 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
         (["--grid=engine.max_num_seqs=1", "--slo=ttft:p99"], "--slo"),
         (["--grid=engine.max_num_seqs=1", "--slo=attainment>=90%"], "attainment"),
         (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
+        (["--grid=engine.max_num_seqs=1", "-o", "t.csv"], "t.csv: must end in .parquet"),
         (["--grid=engine.max_num_seqs=1", "-o", "/dev/null"], "/dev/null: cannot be written: it is no regular file"),
         ([f"--grid=a.{k}={','.join(map(str, range(50)))}" for k in "abcd"], "6,250,000 runs are too many"),
     ],

@@ -40,7 +40,8 @@ def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_
     no fit: its errors are of each step taken from its neighbours.
     """
     source = Path(data)
-    if Path(output).resolve() == source.resolve():
+    target = Path(output).resolve()
+    if target == source.resolve() or (target.parent == source.resolve() and target.exists()):
         raise InputError(output, None, None, "would overwrite the data")
     changed = engine_settings(settings)
     if not source.is_dir() and changed:

@@ -238,6 +238,8 @@ def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:
         origin = getattr(run.requests, "origin", None)
         if origin is not None and origin.file is not None:
             taken[os.path.realpath(origin.file)] = "its workload file"
+        for file in getattr(run.cost, "inputs", ()):
+            taken[os.path.realpath(file)] = "a file of its cost model"
         if ":" in run.engine or run.engine.endswith(".py"):
             taken[os.path.realpath(run.engine.rpartition(":")[0] or run.engine)] = "the policy's file"
     for path in [_path_for(output, run, scenario) for output in outputs if output for run in scenario.runs]:

@@ -72,6 +72,8 @@ def sweep(
     for key in values:
         if key in overrides:
             raise InputError(f"--set {key}", None, overrides[key], "--grid has this key too")
+    if not output.endswith(".parquet") and not output.startswith("/dev/"):
+        raise InputError(output, None, None, "must end in .parquet")
     for path in (scenario, workload):
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
             raise InputError(output, None, None, "would overwrite an input")

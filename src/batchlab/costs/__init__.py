@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from batchlab.costs.base import CostModel
 from batchlab.errors import InputError, nearest
@@ -34,11 +34,14 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
         hint = nearest(name, MODELS) if isinstance(name, str) else ""
         raise InputError(None, "cost.model", name, f"must be one of {', '.join(sorted(MODELS))}{hint}")
     model_class = getattr(importlib.import_module(f"batchlab.costs.{name}"), MODELS[name])
+    inputs = []
     for key, ending in getattr(model_class, "files", {}).items():
         if isinstance(own.get(key), str) and own[key].endswith(ending):
             own[key] = str(folder / own[key])
-    model: CostModel = construct(model_class, own, "cost")
-    return model
+            inputs.append(own[key])
+    model: Any = construct(model_class, own, "cost")
+    model.inputs = tuple(inputs)
+    return cast(CostModel, model)
 
 
 def load(path: Path) -> CostModel:
@@ -50,7 +53,9 @@ def load(path: Path) -> CostModel:
     if "from" in section:
         raise InputError(path, "cost.from", section["from"], "must not name a third file")
     try:
-        return build(section, path.parent)
+        model: Any = build(section, path.parent)
+        model.inputs = (*model.inputs, str(path))
+        return cast(CostModel, model)
     except InputError as error:
         error.file = error.file or str(path)
         raise

@@ -14,7 +14,8 @@ class CostModel(Protocol):
 
     One that may be asked about steps it was not measured for also has `remarks() -> list[str]`: what a user must be
     told after a run. One with settings that are paths names them: `files`, a mapping from setting to how a path ends
-    there, so that a name of the catalog is told from one.
+    there, so that a name of the catalog is told from one. `inputs` are the files that one built from settings was read
+    from: no output may overwrite them.
     """
 
     unit: str

@@ -85,6 +85,9 @@ def measure(part: Part) -> Measured:
     if not isinstance(run.requests, Columns) or run.clients is not None:
         expected = "an experiment needs a file or [workload.generate], and no clients"
         raise InputError(part.trial.scenario, "workload", None, expected)
+    if run.requests.sessions is not None:
+        expected = "an experiment takes short and long prompts apart, but turns of a session belong together"
+        raise InputError(part.trial.scenario, "workload.generate", None, expected)
     is_short = run.requests.prompt <= part.short
     chosen = {"short": is_short, "long": ~is_short, "mixed": np.ones(len(is_short), bool)}[part.load]
     if not chosen.any():
@@ -172,6 +175,8 @@ def parts(trial: Trial, vary: Mapping[str, Sequence[Any]], short: int, warm_up: 
     if len(vary) != 1 or len(next(iter(vary.values()))) != 2:
         raise InputError("--vary", None, None, "an experiment changes one thing: KEY=FIRST,SECOND")
     ((key, values),) = vary.items()
+    if key in trial.overrides:
+        raise InputError(f"--set {key}", None, trial.overrides[key], "--vary has this key too")
     return [
         Part(replace(trial, overrides={**trial.overrides, key: value}), load, value, short, warm_up)
         for load in LOADS
