@@ -125,7 +125,7 @@ def _groups(groups: dict[str, Any], unit: str) -> Table:
     suffix = " (ms)" if unit == "ns" else ""
     latencies = [f"{title} {s}{suffix}" for title, _ in GROUP_FIGURES for s in ("mean", "p99")]
     columns = ["requests", "completed", *latencies, *(["attained"] if with_goodput else [])]
-    table = plain_table("group", *columns, numeric=tuple(columns), gap=1)
+    table = plain_table("group", *columns, numeric=tuple(columns))
     table.columns[0].no_wrap = True
     for name, found in groups.items():
         cells = [f"{found['requests']:,}", f"{found['results'].get('completed', 0):,}"]

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
 from batchlab.plan.trial import Row
+from batchlab.scenario import load
 from batchlab.units import NS_IN_MS
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
@@ -77,6 +79,7 @@ def sweep(
     for path in (scenario, workload):
         if path is not None and os.path.realpath(path) == os.path.realpath(output):
             raise InputError(output, None, None, "would overwrite an input")
+    _refuse_unknown_keys(scenario, values, overrides, workload)
     asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0)
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
@@ -88,6 +91,18 @@ def sweep(
     note(f"{output}: {len(rows):,} runs" + (f", {failed:,} failed" if failed else ""))
     if failed:
         sys.exit(1)
+
+
+def _refuse_unknown_keys(
+    scenario: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any], workload: str | None
+) -> None:
+    """A key that no run can have is a slip, not a result. Raises InputError."""
+    for key, some in values.items():
+        try:
+            load(scenario, {**overrides, key: some[0]}, workload=workload)
+        except InputError as error:
+            if error.expected is not None and "unknown key" in error.expected:
+                raise InputError(f"--grid {key}", None, None, error.expected) from None
 
 
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
