@@ -15,7 +15,8 @@ from batchlab import InputError, Limits, Request, Run, StalledError, Summary, si
 from batchlab.cli.main import cli
 from batchlab.clients.request import TokenIdentity
 from batchlab.conform.cases import conform
-from batchlab.core.blocks import Tokens
+from batchlab.core.blocks import HashedBlocks, Tokens
+from batchlab.core.sequence import Sequence
 from batchlab.costs.unit import Unit
 from batchlab.policies.vllm import Vllm
 from batchlab.scenario import build
@@ -64,6 +65,18 @@ def test_a_token_on_its_way_may_be_the_last() -> None:
         summary = Summary()
         simulate(Run(Vllm(async_scheduling=asynchronous), limits, Unit(), [Request("a", 0, 3, 2, 5)]), [summary])
         assert summary.result_counts() == {"completed": 1}
+
+
+def test_a_pool_knows_more_chains_than_it_has_blocks() -> None:
+    pool = HashedBlocks(4, 1, caching=True)
+    for n in range(5000):
+        seq = Sequence(n, str(n), 0, 3, 1, tokens=Tokens([(n + 1, 0, 3)], -n - 1))
+        assert pool.lookup(seq) == []
+        pool.allocate(seq, [], 3)
+        pool.register(seq, 3)
+        assert pool.lookup(seq) == seq.blocks[:2]
+        pool.release(seq)
+        assert pool.free == 4
 
 
 @pytest.mark.parametrize("option", ["--trace", "--summary", "--requests"])

@@ -29,7 +29,7 @@ cdef class HashedBlocks:
     cdef long long _count
     cdef dict _links
     cpdef long long blocks_for(self, long long tokens)
-    @cython.locals(hits=list, index=longlong, block=longlong)
+    @cython.locals(hits=list, index=longlong, link=longlong, block=longlong)
     cpdef lookup(self, Sequence seq)
     @cython.locals(block=longlong, count=longlong)
     cpdef long long evictable(self, list hits)

@@ -97,7 +97,8 @@ class HashedBlocks:
         hits: list[int] = []
         if self.caching:
             for index in range((seq._known - 1) // self.block_size):
-                block = self._oldest[self._link(seq, index)]
+                link = self._link(seq, index)  # first: it may make the columns longer
+                block = self._oldest[link]
                 if not block:
                     break
                 hits.append(block)
