@@ -13,7 +13,7 @@ from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.growing import Growing
 from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import MOST_PRIORITY, NS_DIGITS
-from batchlab.clients.rows import in_time_order
+from batchlab.clients.rows import from_file
 from batchlab.clients.source import BOM
 from batchlab.settings import LATEST, MOST_TOKENS
 
@@ -109,16 +109,7 @@ def _columns(found: dict[str, Integers], ids: list[str], dropped: int, layout: L
         arrival -= arrival.min()
     if arrival.max() > LATEST:
         raise _Doubt
-    columns = Columns(
-        arrival,
-        found["prompt"],
-        found["output"],
-        found.get("max_tokens"),
-        priority=found.get("priority"),
-        ids=ids if "id" in layout.names else None,
-    )
-    columns.dropped = dropped
-    return in_time_order(columns) if layout.sort else columns
+    return from_file(arrival, found, ids, dropped, layout)
 
 
 def _arrivals(cells: Any, unit: str) -> Integers:

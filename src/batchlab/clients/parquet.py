@@ -12,7 +12,7 @@ from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.growing import Growing
 from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import MOST_PRIORITY, NS_DIGITS
-from batchlab.clients.rows import in_time_order
+from batchlab.clients.rows import from_file
 from batchlab.clients.source import refuse_other_files
 from batchlab.errors import InputError, nearest
 from batchlab.settings import LATEST, MOST_TOKENS
@@ -195,13 +195,4 @@ def _columns(path: Path, found: dict[str, Integers], ids: list[str], dropped: in
         if last - first > LATEST:
             raise InputError(path, f"column {layout.names['arrival']!r}", None, "spans more than 2^62 ns")
         arrival -= first
-    columns = Columns(
-        arrival,
-        found["prompt"],
-        found["output"],
-        found.get("max_tokens"),
-        priority=found.get("priority"),
-        ids=ids if "id" in layout.names else None,
-    )
-    columns.dropped = dropped
-    return in_time_order(columns) if layout.sort else columns
+    return from_file(arrival, found, ids, dropped, layout)

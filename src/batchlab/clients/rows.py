@@ -136,6 +136,20 @@ class Rows:
         self._hash_offsets.append(len(self._hash_values))
 
 
+def from_file(arrival: Integers, found: dict[str, Integers], ids: list[str], dropped: int, layout: Layout) -> Columns:
+    """The requests of a file whose columns have been read and checked, in order of arrival if that was asked for."""
+    columns = Columns(
+        arrival,
+        found["prompt"],
+        found["output"],
+        found.get("max_tokens"),
+        priority=found.get("priority"),
+        ids=ids if "id" in layout.names else None,
+    )
+    columns.dropped = dropped
+    return in_time_order(columns) if layout.sort else columns
+
+
 def in_time_order(columns: Columns) -> Columns:
     """Sorted by arrival; rows of the same time stay in the file's order."""
     return columns.take(np.argsort(columns.arrival, kind="stable"))
