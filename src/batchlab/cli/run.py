@@ -94,11 +94,7 @@ def run(
         overrides["engine.max_num_batched_tokens"] = token_budget
     if chunk_size is not None:
         overrides["engine.prefill_chunk"] = chunk_size
-    names = [name for option in engines for name in option.split(",")]
-    if "" in names:
-        raise InputError("--policy", None, ",".join(engines), "must be a name, or several with commas")
-    if from_command is not None:
-        names = names or ["vllm"]
+    names = _names(engines) or (["vllm"] if from_command is not None else [])
     loaded = load(scenario, overrides, names, workload)
     if requests is not None:
         from batchlab.metrics.table import ending_of  # pyarrow takes time to import
@@ -126,6 +122,14 @@ def run(
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
+
+
+def _names(engines: tuple[str, ...]) -> list[str]:
+    """The policies that --policy names. Raises InputError."""
+    names = [name for option in engines for name in option.split(",")]
+    if "" in names:
+        raise InputError("--policy", None, ",".join(engines), "must be a name, or several with commas")
+    return names
 
 
 def _knows_memory(scenario: str, overrides: dict[str, Any]) -> bool:
