@@ -12,6 +12,7 @@ from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
 from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
+from batchlab.cli.learn import learn
 from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.sweep import sweep
@@ -30,6 +31,7 @@ cli.add_command(run)
 cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(explain)
+cli.add_command(learn)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(cost)
