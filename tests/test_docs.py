@@ -8,7 +8,8 @@ In README.md and docs/*.md:
 - A ```python block whose first line is `# NAME.py` is that file instead: the one in the repository if there is one,
   which must have this text below that line, else it is written for the commands that follow.
 
-Everything runs in document order in a folder of its own that holds a copy of examples/.
+Everything runs in document order in a folder of its own that holds a copy of examples/. A translation,
+NAME.zh-TW.md, is not run again: it shows what its original shows.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +29,13 @@ import pytest
 import batchlab
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TRANSLATED = {path.with_name(path.name.replace(".zh-TW", "")): path for path in DOCUMENTS if ".zh-TW." in path.name}
+WRITTEN = [path for path in DOCUMENTS if path not in TRANSLATED.values()]
 FENCE = re.compile(r"^```(\w*) *(.*)$")
+NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+CODE = re.compile(r"`[^`\n]+`")
+TARGET = re.compile(r"\]\([^)]*\)")
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -132,7 +139,7 @@ def run_python(block: Block, folder: Path, namespace: dict[str, object], where: 
     return printed.getvalue()
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
 def test_what_a_document_shows_is_what_happens(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path)
@@ -147,6 +154,28 @@ def test_what_a_document_shows_is_what_happens(document: Path, tmp_path: Path, m
             check_console(block, tmp_path, where)
         elif block.language == "python":
             printed = run_python(block, tmp_path, namespace, where)
+
+
+@pytest.mark.parametrize("document", list(TRANSLATED), ids=lambda path: path.name)
+def test_a_translation_shows_the_same(document: Path) -> None:
+    """The same blocks, and between them the same numbers, code and links; what it shows is run where it was written."""
+    written, translated = document.read_text(encoding="utf-8"), TRANSLATED[document].read_text(encoding="utf-8")
+    blocks = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+    assert blocks.findall(written) == blocks.findall(translated)
+    prose = list(zip(blocks.split(written), blocks.split(translated), strict=True))
+    assert len(prose) > 3
+    for mine, theirs in prose:
+        where = mine.strip()[:60]
+        assert Counter(NUMBER.findall(TARGET.sub("", mine))) == Counter(NUMBER.findall(TARGET.sub("", theirs))), where
+        assert Counter(CODE.findall(mine)) == Counter(CODE.findall(theirs)), where
+        assert Counter(map(_goal, LINK.findall(mine))) == Counter(map(_goal, LINK.findall(theirs))), where
+        assert len(re.findall(r"^#+ ", mine, re.MULTILINE)) == len(re.findall(r"^#+ ", theirs, re.MULTILINE)), where
+
+
+def _goal(link: str) -> str:
+    """Where a link leads, in whichever language; a heading of a translated document has another name there."""
+    path, hash, heading = link.replace(".zh-TW", "").partition("#")
+    return path if path in ("", "guide.md", "docs/guide.md") else path + hash + heading
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
