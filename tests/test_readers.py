@@ -104,7 +104,7 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
             rows.append(f"{cell},{rng.randint(1, 2**40)},{out},r{i},{out + rng.randint(0, 3)},{rng.randint(0, 9)}")
         data = (rng.choice(["\n", "\r\n"]).join(rows) + rng.choice(["", "\n"])).encode()
         layout = Layout(names, unit, sort=sort)
-        quick = fast_csv.read(io.BytesIO(data), layout)
+        quick = fast_csv.read(Path("w.csv"), io.BytesIO(data), layout)
         assert quick is not None, (case, data)
         assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data), layout))
 
@@ -116,7 +116,7 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
 def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell):
     row = {"at": "1", "in": "1", "out": "1", column: cell}
     data = "at,in,out\n" + ",".join(row.values()) + "\n"
-    quick = fast_csv.read(io.BytesIO(data.encode()), Layout(NAMES, "s"))
+    quick = fast_csv.read(Path("w.csv"), io.BytesIO(data.encode()), Layout(NAMES, "s"))
     if quick is not None:
         assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data.encode()), Layout(NAMES, "s")))
 
@@ -126,7 +126,7 @@ def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell
 )
 def test_dates_that_are_none(tmp_path, stamp):
     data = f"{AZURE_HEADER}{stamp},1,1\n2023-03-01 00:00:00,1,1\n"
-    assert fast_csv.read(io.BytesIO(data.encode()), Layout(AZURE, "stamp")) is None
+    assert fast_csv.read(Path("w.csv"), io.BytesIO(data.encode()), Layout(AZURE, "stamp")) is None
     assert refusal(tmp_path, data, names=AZURE, unit="stamp").startswith("line ")
 
 

@@ -27,7 +27,7 @@ def read_csv(path: Path, layout: Layout) -> Columns:
     from batchlab.clients import fast_csv
 
     with opened(path, "a CSV file with a header line") as file:
-        quick = fast_csv.read(file, layout)
+        quick = fast_csv.read(path, file, layout)
     if quick is not None:
         return quick
     with opened(path, "a CSV file with a header line") as file:
@@ -124,7 +124,7 @@ def _json_row(path: Path, number: int, line: str, layout: Layout) -> dict[str, A
     for name, key in layout.names.items():
         if key not in row:
             raise InputError(path, f"line {number}, key {key!r}", None, f"is missing{_near_key(key, row)}")
-        if type(row[key]) is str and name != "id":
+        if type(row[key]) is str and name not in ("id", "session"):
             raise InputError(path, f"line {number}, key {key!r}", row[key], "must be a number, not a text")
         values[name] = row[key]
     return values
