@@ -23,6 +23,7 @@ from batchlab.errors import BatchlabError, SettingError
 from batchlab.events import LIST_LIMIT, End, Header, Observer
 from batchlab.loop import Loop
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.gaps import Gaps
 from batchlab.order import QueueOrder
 
 STEP_LIMIT = 1_000_000
@@ -147,6 +148,8 @@ def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | Non
     nobody_looks = len(summaries) + len(pulses) == len(observers) > 0 and on_plan is None
     if nobody_looks and not run.inline and not run.reacts:  # clients that react decide on arrivals as it goes
         tally = Tally(len(run.requests), header.batching == "request")
+        if any(summary.each_gap for summary in summaries):
+            tally.each_gap = Gaps()
     for observe in observers:
         observe(header)
     loop = Loop(run, observers, on_plan, tally)

@@ -107,7 +107,7 @@ def run(
     asked = [question(one.cost.unit, slo, goodput, window, by == "group") for one in loaded.runs]
     documents = []
     for one, what in zip(loaded.runs, asked, strict=True):
-        result, iterations = _run_one(one, loaded, trace, summary, requests)
+        result, iterations = _run_one(one, loaded, what.of_parts, trace, summary, requests)
         documents.append(result.document(with_requests=one.inline))
         if what:  # before anything is printed: it may be refused
             documents[-1]["answers"] = answers(result, what)
@@ -194,10 +194,15 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
 
 
 def _run_one(
-    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None, requests_file: str | None
+    run: Run,
+    scenario: Scenario,
+    each_gap: bool,
+    trace: str | None,
+    summary_file: str | None,
+    requests_file: str | None,
 ) -> tuple[Summary, list[Iteration]]:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
-    result = Summary()
+    result = Summary(each_gap)
     iterations: list[Iteration] = []
 
     def record(event: Event) -> None:

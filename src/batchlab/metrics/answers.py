@@ -32,6 +32,11 @@ class Question:
     window: Window | str | None = None
     by_group: bool = False
 
+    @property
+    def of_parts(self) -> bool:
+        """Whether figures of some of the requests are wanted, for which a summary has to keep each gap."""
+        return bool(self.window or self.by_group)
+
     def __bool__(self) -> bool:
         return bool(self.slo or self.targets or self.window or self.by_group)
 
@@ -53,14 +58,13 @@ def question(
         if objective.metric == ATTAINMENT and asked.targets is None:
             expected = "needs targets for each request: --goodput ttft:500 tpot:50"
             raise InputError("--slo", None, objective.text, expected)
-        if window is not None and objective.metric == "itl" and objective.statistic not in ("mean", "max"):
-            expected = "gaps are counted over the whole run: ask for max_itl or itl:mean, or leave out --window"
-            raise InputError("--slo", None, objective.text, expected)
     return asked
 
 
 def answers(summary: Summary, asked: Question) -> dict[str, Any]:
     """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
+
+    Of parts of a run, percentiles of ITL are None if the summary has not kept each gap.
 
     window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
     """
@@ -128,12 +132,13 @@ class _View:
         part, arrival = part_of(self.tally, chosen), self.arrival[chosen]
         counts = np.bincount(part.result, minlength=len(RESULTS))
         everything = self.tally if chosen.all() else part
+        gaps = self.tally.each_gap
         found = {
             "requests": part.count,
             "results": {
                 name: int(count) for name, count in sorted(zip(RESULTS, counts.tolist(), strict=True)) if count
             },
-            "latency": latencies(everything, arrival, self.percentiles),
+            "latency": latencies(everything, arrival, self.percentiles, None if gaps is None else gaps.of(chosen)),
             "throughput": self._rates(mask),
         }
         if self.asked.targets is not None:

@@ -11,6 +11,7 @@ from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Header, Iteration
+from batchlab.metrics.gaps import Gaps
 from batchlab.metrics.latency import latencies, throughput
 from batchlab.metrics.result import RequestResult
 
@@ -19,10 +20,12 @@ class Summary:
     """An observer that keeps one result per request and the run's totals. Memory is O(requests).
 
     It folds the events into a tally. Where nobody wants the events of a run, the loop keeps the tally itself and hands
-    it over at the end (`take`).
+    it over at the end (`take`). each_gap: whether to keep whose each gap between two tokens was, so that a window or a
+    group has its percentiles of ITL.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, each_gap: bool = False) -> None:
+        self.each_gap = each_gap
         self.header: Header | None = None
         self.end: End | None = None
         self.tally = Tally(0)
@@ -41,6 +44,7 @@ class Summary:
         elif isinstance(event, Header):
             self.header = event
             self.tally = Tally(0, event.batching == "request")
+            self.tally.each_gap = Gaps() if self.each_gap else None
             self._requests, self._told, self._position = [], [], {}
             self._times = None if event.requests is None else []
             for request in event.requests or ():
