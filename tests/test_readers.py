@@ -335,6 +335,20 @@ def test_not_a_file(tmp_path):
                 reader(path, Layout(NAMES, "s"))
 
 
+def test_long_cells_beside_what_is_read(tmp_path):
+    """A column of texts, some of a million characters, with quotes and line ends in them."""
+    text = '"' + 'He said ""no"",\n' * 70_000 + '"'
+    assert len(read(tmp_path, f"at,in,text,out\n0,1,{text},2\n1,1,short,2\n")) == 2
+    assert "line 2: not valid CSV: unexpected end of data" in refusal(tmp_path, f"at,in,text,out\n0,1,{text[:-1]},2\n")
+    assert "must be at most 2^40" in refusal(tmp_path, "at,in,out\n0," + "5" * 1_000_000 + ",2\n")
+
+
+def test_numbers_of_a_million_digits(tmp_path):
+    line = '{"at": 0, "in": ' + "5" * 1_000_000 + ', "out": 2}\n'
+    said = refusal(tmp_path, line, reader=readers.read_jsonl)
+    assert "line 1" in said and said.endswith("a number of thousands of digits") and len(said) < 400
+
+
 # The public traces
 
 

@@ -146,6 +146,7 @@ def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | Non
     pulses = [observe for observe in observers if hasattr(observe, "pulse")]
     tally = None
     nobody_looks = len(summaries) + len(pulses) == len(observers) > 0 and on_plan is None
+    nobody_looks = nobody_looks and not any(summary.keep_times for summary in summaries)
     if nobody_looks and not run.inline and not run.reacts:  # clients that react decide on arrivals as it goes
         tally = Tally(len(run.requests), header.batching == "request")
         if any(summary.each_gap for summary in summaries):

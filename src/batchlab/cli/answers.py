@@ -46,6 +46,9 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
     say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))
     if "goodput" in found:
         say(out, _goodput(found["goodput"], unit))
+    if "chunks" in found:
+        out.print()
+        out.print(_chunks(found["chunks"], unit))
     if "groups" in found:
         out.print()
         out.print(_groups(found["groups"]))
@@ -117,6 +120,17 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
         f"goodput {rate} requests/{found['per']} within {targets}: "
         f"{found['good']:,} of all {found['requests']:,} requests, {share}"
     )
+
+
+def _chunks(found: dict[str, Any], unit: str) -> Table:
+    from batchlab.cli.large import FIGURES, amount
+
+    title = f"{'ms' if unit == 'ns' else f'in {unit}s'}, in chunks of {found['tokens']:,}"
+    table = plain_table(title, "count", *FIGURES, numeric=("count", *FIGURES))
+    for key in ("icl", "ttft", "tpot"):
+        cells = (amount(found[key][f], unit) for f in FIGURES)
+        table.add_row(key.upper(), f"{found[key]['count']:,}", *cells)
+    return table
 
 
 def _groups(groups: dict[str, Any]) -> Table:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from batchlab.core.tally import RESULTS
 from batchlab.errors import InputError
+from batchlab.metrics.chunks import chunk_figures
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means
 from batchlab.metrics.latency import PERCENTILES, latencies, samples_of
@@ -25,12 +26,17 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. window: one, or `steady` for the one that the run itself suggests. by_group: each group alone."""
+    """What is asked.
+
+    window: one, or `steady` for the one that the run itself suggests. by_group: each group alone. chunk: so many tokens
+    come at a time in the stream that a client sees.
+    """
 
     slo: Objectives | None = None
     targets: Targets | None = None
     window: Window | str | None = None
     by_group: bool = False
+    chunk: int | None = None
 
     @property
     def of_parts(self) -> bool:
@@ -38,11 +44,16 @@ class Question:
         return bool(self.window or self.by_group)
 
     def __bool__(self) -> bool:
-        return bool(self.slo or self.targets or self.window or self.by_group)
+        return bool(self.slo or self.targets or self.window or self.by_group or self.chunk)
 
 
 def question(
-    unit: str, slo: str | None, targets: tuple[str, ...], window: str | None, by_group: bool = False
+    unit: str,
+    slo: str | None,
+    targets: tuple[str, ...],
+    window: str | None,
+    by_group: bool = False,
+    chunk: int | None = None,
 ) -> Question:
     """The question as written on a command line, for a clock that counts in this unit. Raises InputError."""
     asked = Question(
@@ -50,6 +61,7 @@ def question(
         parse_targets(targets, unit) if targets else None,
         None if window is None else parse_window(window, unit) or window.strip(),
         by_group,
+        chunk,
     )
     if asked.slo is None:
         return asked
@@ -64,7 +76,8 @@ def question(
 def answers(summary: Summary, asked: Question) -> dict[str, Any]:
     """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
 
-    Of parts of a run, percentiles of ITL are None if the summary has not kept each gap.
+    Of parts of a run, percentiles of ITL are None if the summary has not kept each gap; chunks need one that has
+    kept the times of all tokens.
 
     window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
     """
@@ -105,6 +118,7 @@ class _View:
     def __init__(self, summary: Summary, asked: Question) -> None:
         assert summary.header is not None
         self.asked = asked
+        self.summary = summary
         self.unit: str = summary.header.clock["unit"]
         self.tally = summary.tally
         self.whole = part_of(summary.tally)
@@ -141,6 +155,9 @@ class _View:
             "latency": latencies(everything, arrival, self.percentiles, None if gaps is None else gaps.of(chosen)),
             "throughput": self._rates(mask),
         }
+        if self.asked.chunk is not None:
+            results = [self.summary.result_at(position) for position in np.flatnonzero(chosen).tolist()]
+            found["chunks"] = chunk_figures(results, self.asked.chunk, self.percentiles)
         if self.asked.targets is not None:
             span = self.end - self.start
             found["goodput"] = {

@@ -33,7 +33,12 @@ def schema_of(requests: Sequence[Request], **about: str) -> Any:
         fields.append(("group", pa.string()))
     fields += [("result", pa.string()), ("reason", pa.string())]
     fields += [(name, pa.int64()) for name in ("queue_time", "ttft", "e2el")]
-    fields += [("tpot", pa.float64()), ("ntpot", pa.float64()), ("max_itl", pa.int64()), *((name, pa.int64()) for name in COUNTS)]
+    fields += [
+        ("tpot", pa.float64()),
+        ("ntpot", pa.float64()),
+        ("max_itl", pa.int64()),
+        *((name, pa.int64()) for name in COUNTS),
+    ]
     return pa.schema(fields, metadata=about)
 
 
