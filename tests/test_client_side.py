@@ -150,3 +150,59 @@ requests = [{ id = "A", arrival = 0, prompt = 1, output = 100 }]
     for wrong in ("0", "-1", "x", str(2**63)):
         refused = CliRunner().invoke(cli, ["run", str(path), "--chunk-tokens", wrong])
         assert refused.exit_code == 2
+
+
+CLASSES = """
+[engine]
+policy = "continuous"
+max_num_seqs = 3
+max_num_batched_tokens = 400
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 10_000_000
+[workload.generate]
+num_prompts = 200
+seed = 2
+arrivals = "poisson"
+request_rate = 10
+[[workload.generate.classes]]
+name = "chat"
+prompt = 50
+output = 20
+goodput = "ttft:100 tpot:11"
+[[workload.generate.classes]]
+name = "batch"
+prompt = 300
+output = 20
+goodput = "e2el:300"
+[[workload.generate.classes]]
+name = "any"
+prompt = 20
+output = 5
+"""
+
+
+def test_each_class_has_its_own_objective(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text(CLASSES)
+    arguments = ["run", str(path), "--by", "group", "--json", "--summary", str(tmp_path / "summary.json")]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.output)["runs"][0]["answers"]
+    met: dict[str, list[bool]] = {"chat": [], "batch": [], "any": []}
+    for entry in json.loads((tmp_path / "summary.json").read_text())["requests"]:
+        chat = entry["ttft"] <= 100 * MS and (entry["e2el"] - entry["ttft"]) / (entry["output"] - 1) <= 11 * MS
+        met[entry["group"]].append({"chat": chat, "batch": entry["e2el"] <= 300 * MS, "any": True}[entry["group"]])
+    for name, of_class in met.items():
+        assert found["groups"][name]["goodput"]["good"] == sum(of_class)
+        assert found["groups"][name]["goodput"]["requests"] == len(of_class) > 40
+    assert 0 < sum(met["chat"]) < len(met["chat"]) and 0 < sum(met["batch"]) < len(met["batch"])
+    assert found["goodput"]["good"] == sum(map(sum, met.values())) and found["goodput"]["requests"] == 200
+    said = CliRunner().invoke(cli, ["run", str(path), "--slo", "attainment>=100%"])
+    assert said.exit_code == 1 and "chat: TTFT 100.00 ms, TPOT 11.00 ms; batch: E2E 300.00 ms" in said.output
+    for_all = CliRunner().invoke(cli, ["run", str(path), "--goodput", "ttft:100"])
+    assert "requests/s within TTFT 100.00 ms: " in for_all.output
+    path.write_text(CLASSES.replace("e2el:300", "itl:5"))
+    refused = CliRunner().invoke(cli, ["run", str(path)]).exception
+    assert str(refused) == "class 'batch': goodput: 'itl:5': a request has many ITLs: give tpot, or max_itl"

@@ -113,7 +113,14 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     from batchlab.cli.large import NAMES, amount
 
     suffix = " ms" if unit == "ns" else ""
-    targets = ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in found["targets"].items())
+
+    def said(targets: dict[str, float]) -> str:
+        return ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in targets.items())
+
+    groups = found.get("targets_of_groups", {})
+    targets = "; ".join(f"{name}: {said(own)}" if name else said(own) for name, own in groups.items())
+    if "targets" in found:
+        targets = said(found["targets"])
     rate = "-" if found["goodput"] is None else f"{found['goodput']:,.3f}"
     share = "-" if found["attainment"] is None else f"{100 * found['attainment']:.2f} %"
     return (

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,9 @@ def run(
         ending_of(requests)
     _refuse_overwriting(loaded, trace, summary, requests)
     _notes(loaded, overrides, from_command is not None)
-    asked = [question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens) for one in loaded.runs]
+    asked = [
+        question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, _goals(one)) for one in loaded.runs
+    ]
     documents = []
     for one, what in zip(loaded.runs, asked, strict=True):
         result, iterations = _run_one(one, loaded, what, trace, summary, requests)
@@ -129,6 +131,12 @@ def run(
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
+
+
+def _goals(run: Run) -> Mapping[str | None, str]:
+    """Targets that the workload states for its classes."""
+    origin = getattr(run.requests, "origin", None)
+    return {} if origin is None else origin.goodput
 
 
 def _names(engines: tuple[str, ...]) -> list[str]:

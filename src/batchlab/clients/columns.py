@@ -1,7 +1,7 @@
 """Many requests, compactly: one array for each field instead of one object for each request."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,7 +25,8 @@ class Origin:
     """Where a workload came from and what was done to it, for reports.
 
     file, sha256: None where the requests are generated. format: of the file, or "generated". steps: what was done to
-    them, in order, one sentence each. rule: where max_tokens came from.
+    them, in order, one sentence each. rule: where max_tokens came from. goodput: by class (None where there are none),
+    the targets for its requests as the scenario writes them.
     """
 
     file: str | None
@@ -33,6 +34,7 @@ class Origin:
     format: str
     steps: tuple[str, ...] = ()
     rule: str = ORACLE
+    goodput: Mapping[str | None, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """All of it, for a reader."""

@@ -42,6 +42,7 @@ class ClassTable(Table):
     max_tokens: Count | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31)] = 1
     deadline: Span | None = None
+    goodput: Annotated[str, Field(min_length=1)] | None = None
     shared_prefix: CountOrZero = 0
     turns: Tokens = None
     next_prompt: Tokens = None

@@ -59,7 +59,8 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     if table.in_sessions:
         columns = columns.take(np.argsort(arrival, kind="stable"))
         columns.numbers = None  # ids by arrival, as everywhere
-    columns.origin = Origin(None, None, "generated", (_said(table, clock_unit),), _rule(kinds))
+    goodput = {getattr(k, "name", None): k.goodput for k in kinds if k.goodput is not None}
+    columns.origin = Origin(None, None, "generated", (_said(table, clock_unit),), _rule(kinds), goodput)
     return columns
 
 

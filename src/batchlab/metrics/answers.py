@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -16,8 +16,8 @@ from batchlab.metrics.chunks import chunk_figures
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means
 from batchlab.metrics.latency import PERCENTILES, latencies, samples_of
-from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, goodput, parse, parse_targets
-from batchlab.metrics.part import part_of
+from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, good, goodput, goodput_of, parse, parse_targets
+from batchlab.metrics.part import Part, part_of
 from batchlab.metrics.window import COMPLETED, Window, parse_window, stationarity, steady_window
 from batchlab.units import NS_IN_S
 
@@ -29,7 +29,8 @@ class Question:
     """What is asked.
 
     window: one, or `steady` for the one that the run itself suggests. by_group: each group alone. chunk: so many tokens
-    come at a time in the stream that a client sees.
+    come at a time in the stream that a client sees. targets_of: targets of each group, where no `targets` are for all;
+    None is for requests of no group. One whose group has none is good if it is completed.
     """
 
     slo: Objectives | None = None
@@ -37,6 +38,7 @@ class Question:
     window: Window | str | None = None
     by_group: bool = False
     chunk: int | None = None
+    targets_of: Mapping[str | None, Targets] = field(default_factory=dict)
 
     @property
     def of_parts(self) -> bool:
@@ -44,7 +46,7 @@ class Question:
         return bool(self.window or self.by_group)
 
     def __bool__(self) -> bool:
-        return bool(self.slo or self.targets or self.window or self.by_group or self.chunk)
+        return bool(self.slo or self.targets or self.window or self.by_group or self.chunk or self.targets_of)
 
 
 def question(
@@ -54,23 +56,36 @@ def question(
     window: str | None,
     by_group: bool = False,
     chunk: int | None = None,
+    targets_of: Mapping[str | None, str] | None = None,
 ) -> Question:
-    """The question as written on a command line, for a clock that counts in this unit. Raises InputError."""
+    """The question as written on a command line, for a clock that counts in this unit. Raises InputError.
+
+    targets_of: what a scenario says of its classes; targets of the command line are for all, and go before it.
+    """
     asked = Question(
         None if slo is None else parse(slo),
         parse_targets(targets, unit) if targets else None,
         None if window is None else parse_window(window, unit) or window.strip(),
         by_group,
         chunk,
+        {} if targets else {group: _targets_of(group, text, unit) for group, text in (targets_of or {}).items()},
     )
     if asked.slo is None:
         return asked
     asked.slo.check_unit(unit)
     for objective in asked.slo.objectives:
-        if objective.metric == ATTAINMENT and asked.targets is None:
+        if objective.metric == ATTAINMENT and asked.targets is None and not asked.targets_of:
             expected = "needs targets for each request: --goodput ttft:500 tpot:50"
             raise InputError("--slo", None, objective.text, expected)
     return asked
+
+
+def _targets_of(group: str | None, text: str, unit: str) -> Targets:
+    try:
+        return parse_targets((text,), unit)
+    except InputError as error:
+        error.file, error.place = None, "goodput" if group is None else f"class {group!r}: goodput"
+        raise
 
 
 def answers(summary: Summary, asked: Question) -> dict[str, Any]:
@@ -103,7 +118,7 @@ def answers(summary: Summary, asked: Question) -> dict[str, Any]:
         found["groups"] = {name: view.figures(of_each == place) for place, name in enumerate(names)}
     if asked.slo is not None:
         figures = dict(found["latency"])
-        if asked.targets is not None:
+        if "goodput" in found:
             figures[ATTAINMENT] = found["goodput"]["attainment"]
         found["objectives"] = [
             {"objective": objective.text, "value": value, "met": met}
@@ -158,13 +173,26 @@ class _View:
         if self.asked.chunk is not None:
             results = [self.summary.result_at(position) for position in np.flatnonzero(chosen).tolist()]
             found["chunks"] = chunk_figures(results, self.asked.chunk, self.percentiles)
-        if self.asked.targets is not None:
-            span = self.end - self.start
-            found["goodput"] = {
-                "targets": {name: _number(most) for name, most in self.asked.targets.items()},
-                **goodput(part, arrival, self.asked.targets, self.unit, span),
-            }
+        if self.asked.targets is not None or self.asked.targets_of:
+            found["goodput"] = self._goodput(chosen, part, arrival)
         return found
+
+    def _goodput(self, chosen: Mask, part: Part, arrival: Any) -> dict[str, Any]:
+        """By the same targets for all, or by those of each one's group."""
+        span = self.end - self.start
+        if self.asked.targets is not None:
+            figures = goodput(part, arrival, self.asked.targets, self.unit, span)
+            return {"targets": {name: _number(most) for name, most in self.asked.targets.items()}, **figures}
+        names, of_each = self.summary.groups()
+        groups = of_each[chosen]
+        met = np.zeros(part.count, bool)
+        for place, name in [(-1, None), *enumerate(names)]:
+            met |= (groups == place) & good(part, arrival, self.asked.targets_of.get(name, {}))
+        targets = {
+            name or "": {metric: _number(most) for metric, most in own.items()}
+            for name, own in self.asked.targets_of.items()
+        }
+        return {"targets_of_groups": targets, **goodput_of(met, part, arrival, self.unit, span)}
 
     def _rates(self, mask: Mask) -> dict[str, Any]:
         """Of the requests that are completed between start and end, whenever they came."""
