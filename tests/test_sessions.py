@@ -17,7 +17,7 @@ from batchlab.clients.request import Request
 from batchlab.errors import InputError
 from batchlab.events import Iteration
 from batchlab.metrics.fold import Summary
-from batchlab.scenario import build
+from batchlab.scenario import build, load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
@@ -323,3 +323,12 @@ def test_first_turns_are_found_however_long_a_session_is() -> None:
     zeros = np.zeros(1_000, np.int64)
     chain = Sessions(np.arange(-1, 999), zeros, zeros, zeros)
     assert not chain.first_turns.any()
+
+
+def test_a_calm_engine_is_not_taken_for_one_whose_queue_grows() -> None:
+    """Waits count from when turns really came: at 3 sessions a second hardly anybody waits in this example."""
+    from batchlab.plan.probe import _growth
+
+    summary = Summary()
+    simulate(load(Path(__file__).parents[1] / "examples" / "sessions.toml").runs[0], [summary])
+    assert abs(_growth(summary)) < 1e-3
