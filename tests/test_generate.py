@@ -412,7 +412,7 @@ WRONG = [
     ({"prompt": {"distribution": "lognormal", "p50": 5, "p90": 4}}, "p50 = 5 must not be above p90 = 4"),
     ({"prompt": {"distribution": "exponential", "meen": 5}}, "prompt.meen: unknown key (did you mean 'mean'?)"),
     ({"turn_gap": 5}, "turn_gap needs turns"),
-    ({"turns": 2}, "turns need turn_gap"),
+    ({"turns": 2}, "turns need one of think_time"),
     ({"turns": 0}, "generate.turns: 0: must be at least 1"),
     ({"classes": [CHAT]}, "output belongs into each of the classes"),
     ({"prompt": None, "output": None, "classes": [CHAT, CHAT]}, "the class 'chat' stands twice"),

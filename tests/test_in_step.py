@@ -42,13 +42,26 @@ NS = Linear("ns", per_iteration=1000, prefill_token=10, decode_token=3, context_
 
 def outcome(run: Run, *more: Any) -> Any:
     """Everything that comes out of a run: the summary, or the error, and what the policy has written down."""
-    summary = Summary()
+    summary = Summary(each_gap=True)
     try:
         simulate(run, [summary, *more])
     except BatchlabError as error:
         return type(error), str(error), getattr(run.policy, "saw", None)
     emitted = [(result.emitted, result.completed_time) for result in summary.results]
-    return summary.document(with_requests=True), emitted, getattr(run.policy, "saw", None)
+    return summary.document(with_requests=True), emitted, gaps_of_each(summary), getattr(run.policy, "saw", None)
+
+
+def gaps_of_each(summary: Summary) -> dict[str, list[list[int]]]:
+    """Of each request, and of every other one together: the gaps between tokens, and how often each occurred."""
+    results, count = summary.results, len(summary.results)
+    places = np.argsort(summary.column("arrival"), kind="stable")  # the order of the results
+    masks = {result.request.id: [place] for result, place in zip(results, places.tolist(), strict=True)}
+    masks["every other"] = places[::2].tolist()
+    chosen = np.zeros((len(masks), count), bool)
+    for row, members in enumerate(masks.values()):
+        chosen[row, members] = True
+    each = summary.tally.each_gap
+    return {id: [part.tolist() for part in each.of(mask)] for id, mask in zip(masks, chosen, strict=True)}
 
 
 def look(event: Any) -> None:

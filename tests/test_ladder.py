@@ -64,10 +64,10 @@ def test_a_closed_loop_sends_when_its_clients_are_free() -> None:
     loop = Closed([Request(str(n), 99, 1, 1, 1) for n in range(5)], clients=2, think_time=3)
     assert [(time, position, request.arrival) for time, position, request in loop.due(0)] == [(0, 0, 0), (0, 1, 0)]
     assert loop.next_arrival is None
-    loop.ended(10)
+    loop.ended(0, 10, completed=True)
     assert loop.next_arrival == 13 and loop.due(12) == []
-    loop.ended(13)
+    loop.ended(0, 13, completed=True)
     assert [(time, position) for time, position, _ in loop.due(16)] == [(13, 2), (16, 3)]
-    loop.ended(20)
-    loop.ended(20)
+    loop.ended(0, 20, completed=True)
+    loop.ended(0, 20, completed=True)
     assert [(time, position) for time, position, _ in loop.due(99)] == [(23, 4)], "the load has an end"

@@ -104,7 +104,7 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
             rows.append(f"{cell},{rng.randint(1, 2**40)},{out},r{i},{out + rng.randint(0, 3)},{rng.randint(0, 9)}")
         data = (rng.choice(["\n", "\r\n"]).join(rows) + rng.choice(["", "\n"])).encode()
         layout = Layout(names, unit, sort=sort)
-        quick = fast_csv.read(io.BytesIO(data), layout)
+        quick = fast_csv.read(Path("w.csv"), io.BytesIO(data), layout)
         assert quick is not None, (case, data)
         assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data), layout))
 
@@ -116,7 +116,7 @@ def test_the_quick_and_the_thorough_reader_agree(tmp_path):
 def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell):
     row = {"at": "1", "in": "1", "out": "1", column: cell}
     data = "at,in,out\n" + ",".join(row.values()) + "\n"
-    quick = fast_csv.read(io.BytesIO(data.encode()), Layout(NAMES, "s"))
+    quick = fast_csv.read(Path("w.csv"), io.BytesIO(data.encode()), Layout(NAMES, "s"))
     if quick is not None:
         assert list(quick) == list(readers.read_thoroughly(Path("x"), io.BytesIO(data.encode()), Layout(NAMES, "s")))
 
@@ -126,7 +126,7 @@ def test_the_quick_reader_never_takes_what_the_thorough_one_refuses(column, cell
 )
 def test_dates_that_are_none(tmp_path, stamp):
     data = f"{AZURE_HEADER}{stamp},1,1\n2023-03-01 00:00:00,1,1\n"
-    assert fast_csv.read(io.BytesIO(data.encode()), Layout(AZURE, "stamp")) is None
+    assert fast_csv.read(Path("w.csv"), io.BytesIO(data.encode()), Layout(AZURE, "stamp")) is None
     assert refusal(tmp_path, data, names=AZURE, unit="stamp").startswith("line ")
 
 
@@ -333,6 +333,20 @@ def test_not_a_file(tmp_path):
         for path, expected in ((tmp_path, "is a directory"), (tmp_path / "none", "cannot be read: No such file")):
             with pytest.raises(InputError, match=expected):
                 reader(path, Layout(NAMES, "s"))
+
+
+def test_long_cells_beside_what_is_read(tmp_path):
+    """A column of texts, some of a million characters, with quotes and line ends in them."""
+    text = '"' + 'He said ""no"",\n' * 70_000 + '"'
+    assert len(read(tmp_path, f"at,in,text,out\n0,1,{text},2\n1,1,short,2\n")) == 2
+    assert "line 2: not valid CSV: unexpected end of data" in refusal(tmp_path, f"at,in,text,out\n0,1,{text[:-1]},2\n")
+    assert "must be at most 2^40" in refusal(tmp_path, "at,in,out\n0," + "5" * 1_000_000 + ",2\n")
+
+
+def test_numbers_of_a_million_digits(tmp_path):
+    line = '{"at": 0, "in": ' + "5" * 1_000_000 + ', "out": 2}\n'
+    said = refusal(tmp_path, line, reader=readers.read_jsonl)
+    assert "line 1" in said and said.endswith("a number of thousands of digits") and len(said) < 400
 
 
 # The public traces

@@ -74,7 +74,7 @@ def test_rows_equal_the_entries_of_the_summary(scenario: str, settings: dict[str
     for row, entry, result in zip(rows(table), entries, summary.results, strict=True):
         for name in row.keys() & entry.keys():
             assert row[name] == entry[name], (name, row, entry)
-        assert row.keys() - entry.keys() == {"max_tokens", "tpot", "emitted"}
+        assert row.keys() - entry.keys() == {"max_tokens", "tpot", "ntpot", "emitted"}
         assert entry.keys() - row.keys() <= {"first_output", "completed", "output_times"}
         assert row["max_tokens"] == result.request.max_tokens
         assert row["emitted"] == result.emitted
@@ -82,6 +82,8 @@ def test_rows_equal_the_entries_of_the_summary(scenario: str, settings: dict[str
             assert row["tpot"] == (row["e2el"] - row["ttft"]) / (row["emitted"] - 1)
         else:
             assert row["tpot"] is None
+        ended = row["result"] == "completed"
+        assert row["ntpot"] == (row["e2el"] / row["emitted"] if ended else None)
 
 
 def test_the_runs_above_have_what_they_are_for() -> None:

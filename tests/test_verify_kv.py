@@ -30,6 +30,7 @@ from batchlab.errors import InputError, StalledError
 from batchlab.metrics.fold import Summary
 from batchlab.policies.decode_first import DecodeFirst
 from batchlab.policies.vllm import Vllm
+from batchlab.scenario import build
 from batchlab.simulate import Run, simulate
 from batchlab.trace.fields import check_line
 from batchlab.trace.verify import MAX_VIOLATIONS, RULES, Report, verify
@@ -137,9 +138,19 @@ def refused() -> Run:
     return vllm([request(id, 0, 2, 6) for id in "ABC"], {}, max_num_queued_reqs=2)
 
 
+def in_sessions() -> Run:
+    """Turns that wait for the answer before them."""
+    numbers = {"prompt": 6, "output": 3, "turns": 3, "think_time": 20}
+    generate = {"num_prompts": 12, "seed": 1, "arrivals": "poisson", "request_rate": 0.05, **numbers}
+    engine: dict[str, Any] = {"policy": "vllm", "max_num_seqs": 3, "max_num_batched_tokens": 8}
+    engine |= {"num_gpu_blocks": 40, "block_size": 4, "enable_prefix_caching": True}
+    cost = {"model": "linear", "unit": "cost unit", "per_iteration": 3, "decode_token": 1}
+    return build({"engine": engine, "cost": cost, "workload": {"generate": generate}}).runs[0]
+
+
 SMALL: dict[str, Callable[[], Run]] = {
     make.__name__.replace("_", "-"): make
-    for make in (blocks, swapped, alike_prompts, in_flight, given_up, coming_again, refused)
+    for make in (blocks, swapped, alike_prompts, in_flight, given_up, coming_again, refused, in_sessions)
 }
 
 

@@ -244,7 +244,7 @@ def test_azure_of_2024(tmp_path):
     rows = ["2024-05-10 00:00:00.009930+00:00,2162,5", "2024-05-10 00:00:00.017335+00:00,2399,6"]
     rows += ["2024-05-12 00:00:00+00:00,4,1"]
     text = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n"
-    assert fast_csv.read(io.BytesIO(text.encode()), Layout(_azure(), "stamp")) is not None
+    assert fast_csv.read(Path("w.csv"), io.BytesIO(text.encode()), Layout(_azure(), "stamp")) is not None
     found = read(tmp_path, text, format="azure")
     assert found.field("arrival") == [0, 7_405_000, 2 * 86_400 * 10**9 - 9_930_000]
     mixed = text.replace("17335+00:00", "17335")
@@ -519,12 +519,12 @@ def test_a_damaged_parquet_file(tmp_path):
 def test_blocks_of_any_size_give_the_same(tmp_path, monkeypatch):
     rows = "".join(f"{k}.5,{k % 97 + 1},{k % 13 + 1}\n" for k in range(400))
     for text in (f"at,in,out\n{rows}", f"at,in,out\n{rows}"[:-1], f"at,in,out\n{rows}".replace("\n", "\r\n")):
-        whole = list(fast_csv.read(io.BytesIO(text.encode()), Layout(NAMES, "s")))
+        whole = list(fast_csv.read(Path("w.csv"), io.BytesIO(text.encode()), Layout(NAMES, "s")))
         assert len(whole) == 400
         for size in (1, 7, 64, 1000):
             monkeypatch.setattr(fast_csv, "BLOCK", size)
             for limit in (None, 1, 399, 400, 401):
-                found = fast_csv.read(io.BytesIO(text.encode()), Layout(NAMES, "s", limit=limit))
+                found = fast_csv.read(Path("w.csv"), io.BytesIO(text.encode()), Layout(NAMES, "s", limit=limit))
                 assert list(found) == whole[:limit], (size, limit)
         monkeypatch.undo()
     assert list(readers.read_thoroughly(Path("x"), io.BytesIO(text.encode()), Layout(NAMES, "s"))) == whole

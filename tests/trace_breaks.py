@@ -59,6 +59,18 @@ def spend(line: dict[str, Any], tokens: int) -> None:
         line["unused"] -= tokens
 
 
+# Sessions
+
+
+@breaks("session")
+def a_turn_comes_before_its_time(lines: Lines) -> bool:
+    turn = next((line for line in lines if line["type"] == "request" and "after" in line), None)
+    if turn is None:
+        return False
+    turn["think_time"] += 1
+    return True
+
+
 # Blocks
 
 

@@ -19,6 +19,7 @@ from batchlab.clients.identity import tokens_of
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
 from batchlab.clients.retry import Retrying
+from batchlab.clients.turns import Turns
 from batchlab.core.blocks import CountedBlocks
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.load import Load
@@ -66,7 +67,7 @@ class Loop:
         self.in_flight: deque[tuple[Step, int]] = deque()
         self.give_up: list[tuple[int, int, int, CoreSequence, str, str]] = []  # time, position, serial, who, ...
         self.serials = count()  # one request can have several entries: one for each attempt
-        self.sent: dict[int, Request] = {}  # in a closed loop: the requests with the times at which they were sent
+        self.sent: dict[int, Request] = {}  # where clients react: the requests with the times at which they were sent
         self.watch = StallWatch(self.core, run.cost.unit, run.policy)
         self.tally: Any = tally
         self.load: Load | None = None
@@ -236,7 +237,7 @@ class Loop:
         seq = self.core.arrive(
             self.door, position, r.id, time, r.prompt, r.max_tokens, r.priority, r.sent, tokens, r.deadline
         )
-        if run.clients is not None:
+        if run.reacts:
             self.sent[position] = r
         if r.cancel_at is not None:
             self._give_up_at(r.cancel_at, seq, "cancelled", "by its client")
@@ -317,8 +318,7 @@ class Loop:
 
     def _announce(self, step: Step, arrived: Any, delivered: Step | None, delivery: Delivery) -> None:
         rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]
-        for _ in range(len(delivery.completed) + len(step.dropped) + sum(r.retry_at is None for r in rejected)):
-            self.client.ended(self.now)
+        self._ended(step, delivery, rejected)
         if not self.observers:
             return
         core = self.core
@@ -350,6 +350,16 @@ class Loop:
         )
         self._tell(event)
 
+    def _ended(self, step: Step, delivery: Delivery, rejected: list[Rejection]) -> None:
+        """Tell the clients who has a result."""
+        for seq in delivery.completed:
+            self.client.ended(seq.position, self.now, True)
+        for seq, _, _ in step.dropped:
+            self.client.ended(seq.position, self.now, False)
+        for (seq, _), rejection in zip(step.rejected, rejected, strict=True):
+            if rejection.retry_at is None:
+                self.client.ended(seq.position, self.now, False)
+
     def _retry(self, seq: CoreSequence, now: int) -> int | None:
         if seq.preemptions or self.client is None:  # its work is begun; a new attempt would begin anew
             return None
@@ -374,11 +384,13 @@ class Loop:
             observe(event)
 
 
-def client_of(run: Any) -> Listed | Closed | Retrying:
+def client_of(run: Any) -> Listed | Closed | Turns | Retrying:
     """Who sends the requests."""
-    client: Listed | Closed = Listed(run.requests)
+    client: Listed | Closed | Turns
     if run.clients is not None:
         client = Closed(run.requests, run.clients, run.think_time)
+    else:
+        client = Turns(run.requests) if run.reacts else Listed(run.requests)
     return client if run.retry is None else Retrying(client, run.retry)
 
 

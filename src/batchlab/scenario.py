@@ -140,16 +140,19 @@ def build(
         raise InputError(None, "engine.policy", chosen, "must name each policy once")
     _refuse_unknown_settings(engine, [policies.find(policy) for policy in {*named, *chosen}])
     requests: Sequence[Request]
+    reacts = table.workload.clients is not None
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
         clock_unit = (cost or costs.build(table.cost, folder)).unit
         requests = columns = table.workload.columns_of(workload_folder or folder, clock_unit)
+        reacts = reacts or columns.waits
         own = columns.source()
         source = own if "sha256" in own else {**(source or {}), **own}
-    if table.workload.clients is None and table.workload.think_time:
-        raise InputError(None, "workload.think_time", table.workload.think_time, "needs clients = N: a closed loop")
-    count = len(requests) if table.workload.clients is None else None  # a closed loop may end before all are sent
+    if table.workload.think_time and not table.workload.thinks:
+        expected = "needs clients = N, a closed loop, or a session among the columns of a file"
+        raise InputError(None, "workload.think_time", table.workload.think_time, expected)
+    count = None if reacts else len(requests)  # clients that wait for results may not send all
     source = {"name": None, "sha256": None, **(source or {}), "requests": count}
     runs = [
         # a cost model for each run, since some count what they were asked

@@ -23,6 +23,7 @@ from batchlab.errors import BatchlabError, SettingError
 from batchlab.events import LIST_LIMIT, End, Header, Observer
 from batchlab.loop import Loop
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.gaps import Gaps
 from batchlab.order import QueueOrder
 
 STEP_LIMIT = 1_000_000
@@ -62,6 +63,11 @@ class Run:
     def __post_init__(self) -> None:
         if self.max_iterations is None and self.cost.idle == "step":
             self.max_iterations = STEP_LIMIT
+
+    @property
+    def reacts(self) -> bool:
+        """Whether clients wait for results before they send: a closed loop, or sessions with a think time."""
+        return self.clients is not None or (isinstance(self.requests, Columns) and self.requests.waits)
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""
@@ -125,7 +131,7 @@ class Run:
 def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | None = None) -> End:
     """Run to the end and tell the observers every event. Returns the last one.
 
-    Where all that listen are summaries, and the workload is neither written out nor a closed loop, iterations are not
+    Where all that listen are summaries, and the workload is neither written out nor reacts, iterations are not
     told one by one: the results are tallied as they come, which is many times quicker and gives the same numbers. An
     observer with a method `pulse(tally)` is content with being called now and then. on_plan is called with the core and
     each step between its plan and the next delivery, for those who need to see that moment.
@@ -140,8 +146,11 @@ def simulate(run: Run, observers: Iterable[Observer] = (), on_plan: OnPlan | Non
     pulses = [observe for observe in observers if hasattr(observe, "pulse")]
     tally = None
     nobody_looks = len(summaries) + len(pulses) == len(observers) > 0 and on_plan is None
-    if nobody_looks and not run.inline and run.clients is None:  # a closed loop decides on arrivals as it goes
+    nobody_looks = nobody_looks and not any(summary.keep_times for summary in summaries)
+    if nobody_looks and not run.inline and not run.reacts:  # clients that react decide on arrivals as it goes
         tally = Tally(len(run.requests), header.batching == "request")
+        if any(summary.each_gap for summary in summaries):
+            tally.each_gap = Gaps()
     for observe in observers:
         observe(header)
     loop = Loop(run, observers, on_plan, tally)

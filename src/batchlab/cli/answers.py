@@ -9,7 +9,7 @@ from rich.table import Table
 
 from batchlab.cli.tables import console, plain_table, say
 
-GROUP_FIGURES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
+OF_GROUPS = ("ttft", "tpot", "itl", "e2el")
 
 TARGET = re.compile(r"\w+:[\w.]*")
 
@@ -42,14 +42,18 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
         out.print()
         out.print(latency_table(found["latency"], unit))
         say(out, _errors(found["intervals"], unit))
-        say(out, "ITL: number, mean and max are exact; its percentiles are counted over a whole run only")
         out.print()
     say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))
     if "goodput" in found:
         say(out, _goodput(found["goodput"], unit))
+    if "chunks" in found:
+        out.print()
+        out.print(_chunks(found["chunks"], unit))
     if "groups" in found:
         out.print()
-        out.print(_groups(found["groups"], unit))
+        out.print(_groups(found["groups"]))
+        out.print()
+        out.print(_latencies_of_groups(found["groups"], unit))
     if "objectives" in found:
         out.print()
         out.print(_objectives(found["objectives"], unit))
@@ -109,7 +113,14 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     from batchlab.cli.large import NAMES, amount
 
     suffix = " ms" if unit == "ns" else ""
-    targets = ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in found["targets"].items())
+
+    def said(targets: dict[str, float]) -> str:
+        return ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in targets.items())
+
+    groups = found.get("targets_of_groups", {})
+    targets = "; ".join(f"{name}: {said(own)}" if name else said(own) for name, own in groups.items())
+    if "targets" in found:
+        targets = said(found["targets"])
     rate = "-" if found["goodput"] is None else f"{found['goodput']:,.3f}"
     share = "-" if found["attainment"] is None else f"{100 * found['attainment']:.2f} %"
     return (
@@ -118,22 +129,46 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     )
 
 
-def _groups(groups: dict[str, Any], unit: str) -> Table:
-    from batchlab.cli.large import amount
+def _chunks(found: dict[str, Any], unit: str) -> Table:
+    from batchlab.cli.large import FIGURES, amount
 
+    title = f"{'ms' if unit == 'ns' else f'in {unit}s'}, in chunks of {found['tokens']:,}"
+    table = plain_table(title, "count", *FIGURES, numeric=("count", *FIGURES))
+    for key in ("icl", "ttft", "tpot"):
+        cells = (amount(found[key][f], unit) for f in FIGURES)
+        table.add_row(key.upper(), f"{found[key]['count']:,}", *cells)
+    return table
+
+
+def _groups(groups: dict[str, Any]) -> Table:
+    """What became of each group."""
     with_goodput = any("goodput" in figures for figures in groups.values())
-    suffix = " (ms)" if unit == "ns" else ""
-    latencies = [f"{title} {s}{suffix}" for title, _ in GROUP_FIGURES for s in ("mean", "p99")]
-    columns = ["requests", "completed", *latencies, *(["attained"] if with_goodput else [])]
+    per = next(iter(groups.values()))["throughput"]["per"]
+    columns = ["requests", "completed", f"requests/{per}", *(["attained"] if with_goodput else [])]
     table = plain_table("group", *columns, numeric=tuple(columns))
     table.columns[0].no_wrap = True
     for name, found in groups.items():
         cells = [f"{found['requests']:,}", f"{found['results'].get('completed', 0):,}"]
-        cells += [amount(found["latency"][key][s], unit) for _, key in GROUP_FIGURES for s in ("mean", "p99")]
+        rate = found["throughput"]["request_rate"]
+        cells.append("-" if rate is None else f"{rate:,.3f}")
         if with_goodput:
             share = found["goodput"]["attainment"]
             cells.append("-" if share is None else f"{100 * share:.2f} %")
         table.add_row(name, *cells)
+    return table
+
+
+def _latencies_of_groups(groups: dict[str, Any], unit: str) -> Table:
+    """A line for each latency of each group."""
+    from batchlab.cli.large import FIGURES, NAMES, amount
+
+    title = "ms" if unit == "ns" else f"in {unit}s"
+    table = plain_table("group", title, "count", *FIGURES, numeric=("count", *FIGURES))
+    for name, found in groups.items():
+        for key in OF_GROUPS:
+            figures = found["latency"][key]
+            cells = (amount(figures[f], unit) for f in FIGURES)
+            table.add_row(name if key == OF_GROUPS[0] else "", NAMES[key], f"{figures['count']:,}", *cells)
     return table
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from batchlab.cli.tables import console, plain_table, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
+from batchlab.clients.describe import starts
 from batchlab.errors import one_line
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run
@@ -30,7 +31,7 @@ def print_large_run(run: Run, result: Summary, title: str = "") -> None:
     out = console()
     out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
     say(out, settings_line(run))
-    for line in workload_lines(run):
+    for line in (*workload_lines(run), *unsent_lines(run, document)):
         say(out, one_line(line))
     out.print()
     out.print(latency_table(document["latency"], run.cost.unit))
@@ -50,19 +51,32 @@ def workload_lines(run: Run) -> list[str]:
     if not isinstance(columns, Columns):
         return []
     origin = columns.origin
-    last, first = int(columns.arrival.max()), int(columns.arrival.min())
-    when = f"over {duration(last - first, run.cost.unit)}"
+    known = starts(columns)
+    when = f" over {duration(int(known.max() - known.min()), run.cost.unit)}"
+    if columns.waits:
+        later = len(columns) - len(known)
+        when = f", {len(known):,}{when} and {later:,} as turns sent after the answer before them"
     if run.clients is not None:
         pause = duration(run.think_time, run.cost.unit)
-        when = f"in a closed loop of {run.clients:,} clients, each {pause} after its last"
+        when = f" in a closed loop of {run.clients:,} clients, each {pause} after its last"
     lines = [
-        f"{len(columns):,} requests {when}; prompt mean {columns.prompt.mean():,.1f}, "
+        f"{len(columns):,} requests{when}; prompt mean {columns.prompt.mean():,.1f}, "
         f"output mean {columns.output.mean():,.1f} tokens"
     ]
     if origin is not None:
         said, rule = origin.lines()
         lines = [said, *lines, rule]
     return lines
+
+
+def unsent_lines(run: Run, document: dict[str, Any]) -> list[str]:
+    """How many turns of sessions were never sent, if any: they are in no figure."""
+    unsent = len(run.requests) - sum(document["results"].values())
+    if not isinstance(run.requests, Columns) or not run.requests.waits or not unsent:
+        return []
+    return [
+        f"{unsent:,} turns were never sent: a turn of their session before them was not answered; no figure has them"
+    ]
 
 
 def milliseconds(value: float | None) -> str:

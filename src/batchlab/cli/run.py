@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from batchlab.cli.tables import KV_SETTINGS, print_run
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
 from batchlab.files import flush, read_toml, whole_bytes, whole_file
+from batchlab.metrics.answers import Question, answers, missed, question
 from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
 from batchlab.scenario import Scenario, cost_of, load, override
+from batchlab.settings import MOST_TOKENS
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
@@ -63,6 +65,12 @@ from batchlab.vllm_command import parse
     help="Count requests that meet all of these, as vLLM does: ttft:500 tpot:50.",
 )
 @click.option("--window", metavar="FROM..TO", help="Measure requests that arrive then; `steady` finds the time itself.")
+@click.option(
+    "--chunk-tokens",
+    type=click.IntRange(1, MOST_TOKENS),
+    metavar="N",
+    help="ICL, TTFT and TPOT as a client sees them whose stream brings N tokens at a time.",
+)
 @click.option("--by", type=click.Choice(["group"]), help="Measure each group of requests by itself too.")
 def run(
     scenario: str,
@@ -79,6 +87,7 @@ def run(
     slo: str | None,
     goodput: tuple[str, ...],
     window: str | None,
+    chunk_tokens: int | None,
     by: str | None,
 ) -> None:
     """Run a SCENARIO file and print every iteration and every request; for a workload file, latencies instead.
@@ -102,12 +111,12 @@ def run(
         ending_of(requests)
     _refuse_overwriting(loaded, trace, summary, requests)
     _notes(loaded, overrides, from_command is not None)
-    from batchlab.metrics.answers import answers, missed, question  # numpy takes time to import
-
-    asked = [question(one.cost.unit, slo, goodput, window, by == "group") for one in loaded.runs]
+    asked = [
+        question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, _goals(one)) for one in loaded.runs
+    ]
     documents = []
     for one, what in zip(loaded.runs, asked, strict=True):
-        result, iterations = _run_one(one, loaded, trace, summary, requests)
+        result, iterations = _run_one(one, loaded, what, trace, summary, requests)
         documents.append(result.document(with_requests=one.inline))
         if what:  # before anything is printed: it may be refused
             documents[-1]["answers"] = answers(result, what)
@@ -122,6 +131,12 @@ def run(
         print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
+
+
+def _goals(run: Run) -> Mapping[str | None, str]:
+    """Targets that the workload states for its classes."""
+    origin = getattr(run.requests, "origin", None)
+    return {} if origin is None else origin.goodput
 
 
 def _names(engines: tuple[str, ...]) -> list[str]:
@@ -194,10 +209,15 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
 
 
 def _run_one(
-    run: Run, scenario: Scenario, trace: str | None, summary_file: str | None, requests_file: str | None
+    run: Run,
+    scenario: Scenario,
+    asked: Question,
+    trace: str | None,
+    summary_file: str | None,
+    requests_file: str | None,
 ) -> tuple[Summary, list[Iteration]]:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
-    result = Summary()
+    result = Summary(each_gap=asked.of_parts, keep_times=asked.chunk is not None)
     iterations: list[Iteration] = []
 
     def record(event: Event) -> None:

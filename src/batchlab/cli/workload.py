@@ -130,7 +130,9 @@ def _arrivals(found: dict[str, Any], unit: str) -> list[tuple[str, str]]:
     """What there is to say of arrivals and shared prompts, by line."""
     in_ns = unit == "ns"
     span = found["span"]
-    lines = [("requests", f"{found['requests']:,}")]
+    later = found["requests"] - found["arrivals"]
+    waiting = f", of which {later:,} are turns sent after the answer before them" if later else ""
+    lines = [("requests", f"{found['requests']:,}{waiting}")]
     lines.append(("span", _span(span) if in_ns else f"{span:,} {unit}s"))
     if found["request_rate"] is None:
         lines.append(("rate", "none: all arrive at once"))

@@ -15,6 +15,8 @@ from batchlab.settings import LATEST
 def between(columns: Columns, first: int, end: int | None) -> Columns:
     """Those that arrive from `first` on and before `end`; times then count from `first`."""
     chosen = columns.arrival >= first
+    if columns.sessions is not None:  # of a session that began before, nothing stays
+        chosen = chosen[columns.sessions.first_turns]
     if end is not None:
         chosen &= columns.arrival < end
     window = f"arrivals from {first:,} on" if end is None else f"arrivals from {first:,} to before {end:,}"
@@ -24,8 +26,11 @@ def between(columns: Columns, first: int, end: int | None) -> Columns:
 
 
 def sampled(columns: Columns, share: float, seed: int) -> Columns:
-    """Each stays with this probability. A larger share keeps all that a smaller one keeps."""
-    return _only(columns, Stream(seed, "sample").uniform(len(columns)) < share, f"sample {share:g} under seed {seed}")
+    """Each stays with this probability, or each session. A larger share keeps all that a smaller one keeps."""
+    chosen = Stream(seed, "sample").uniform(len(columns)) < share
+    if columns.sessions is not None:
+        chosen = chosen[columns.sessions.first_turns]
+    return _only(columns, chosen, f"sample {share:g} under seed {seed}")
 
 
 def faster(columns: Columns, factor: float) -> Columns:
@@ -39,7 +44,7 @@ def faster(columns: Columns, factor: float) -> Columns:
 
 
 def dropped(columns: Columns, longest: int) -> Columns:
-    """Without those whose prompt and output together are longer. Of a session that ends it."""
+    """Without those whose prompt and output together are longer. Of a session that ends it: later turns are longer."""
     return _only(columns, columns.prompt + columns.output <= longest, f"at most {longest:,} tokens (max_model_len)")
 
 

@@ -37,7 +37,7 @@ class Closed:
         """A rejected request does not come again."""
         return None
 
-    def ended(self, now: int) -> None:
+    def ended(self, position: int, now: int, completed: bool) -> None:
         """A request has its result: its client sends the next one, if there is one left."""
         if self._sent < len(self._requests):
             heappush(self._due, (now + self._think_time, self._sent))

@@ -1,7 +1,7 @@
 """Many requests, compactly: one array for each field instead of one object for each request."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, overload
 
@@ -25,7 +25,8 @@ class Origin:
     """Where a workload came from and what was done to it, for reports.
 
     file, sha256: None where the requests are generated. format: of the file, or "generated". steps: what was done to
-    them, in order, one sentence each. rule: where max_tokens came from.
+    them, in order, one sentence each. rule: where max_tokens came from. goodput: by class (None where there are none),
+    the targets for its requests as the scenario writes them.
     """
 
     file: str | None
@@ -33,6 +34,7 @@ class Origin:
     format: str
     steps: tuple[str, ...] = ()
     rule: str = ORACLE
+    goodput: Mapping[str | None, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         """All of it, for a reader."""
@@ -90,6 +92,7 @@ class Columns(Sequence[Request]):
         if isinstance(index, slice):
             return [self[position] for position in range(*index.indices(len(self)))]
         position = range(len(self))[index]
+        follows = None if self.sessions is None else self.sessions.follows(position)
         return Request(
             self._id(position),
             int(self.arrival[position]),
@@ -99,13 +102,15 @@ class Columns(Sequence[Request]):
             1 if self.priority is None else int(self.priority[position]),
             None if self.deadline is None else int(self.deadline[position]) or None,
             group=None if self.groups is None else self.groups[0][int(self.groups[1][position])],
+            after=None if follows is None else self._id(follows[0]),
+            think_time=None if follows is None else follows[1],
         )
 
     def __iter__(self) -> Iterator[Request]:
         for start in range(0, len(self), CHUNK):
             part = slice(start, min(start + CHUNK, len(self)))
             numbers = range(part.start, part.stop) if self.numbers is None else self.numbers[part].tolist()
-            if self.deadline is not None or self.groups is not None:
+            if self.deadline is not None or self.groups is not None or self.waits:
                 yield from self[part]
                 continue
             yield from map(
@@ -117,6 +122,11 @@ class Columns(Sequence[Request]):
                 self.max_tokens[part].tolist(),
                 [1] * (part.stop - start) if self.priority is None else self.priority[part].tolist(),
             )
+
+    @property
+    def waits(self) -> bool:
+        """Whether any request comes only when another one has ended, so that arrivals are not known before the run."""
+        return self.sessions is not None and self.sessions.think is not None
 
     def source(self) -> dict[str, Any]:
         """Where the requests came from and what was done to them, as a trace's header says it."""
@@ -177,7 +187,7 @@ def _take_rows(offsets: Integers, values: Integers, chosen: Integers) -> tuple[I
 def load_of(requests: Sequence[Request]) -> Load | None:
     """The columns that the core reads; None if a request has more to it than lengths, arrival and priority."""
     if isinstance(requests, Columns):
-        if requests.deadline is not None:
+        if requests.deadline is not None or requests.waits:
             return None
         names = [requests.arrival, requests.prompt, requests.max_tokens]
         arrival, prompt, most = (np.ascontiguousarray(column, np.int64) for column in names)

@@ -20,18 +20,19 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
     Rates are requests per second where the clock counts ns, else per unit of the clock. The mean rate is
     (n - 1) / span: the gaps over the time that they fill. `cv_of_gaps`: standard deviation (population) over mean of
     the gaps between arrivals, 1 for a Poisson process; `burstiness` is 1 / cv^2, the shape of a gamma process with
-    that variation.
+    that variation. Where turns of sessions wait for an answer, arrivals are those known before the run.
     """
-    arrival = np.sort(columns.arrival)
+    arrival = np.sort(starts(columns))
     span = int(arrival[-1] - arrival[0])
     per_second = NS_IN_S if clock_unit == "ns" else 1
     gaps = np.diff(arrival)
     cv = float(gaps.std() / gaps.mean()) if len(gaps) and span else None
     found: dict[str, Any] = {
         "requests": len(columns),
+        "arrivals": len(arrival),
         "unit": clock_unit,
         "span": span,
-        "request_rate": (len(columns) - 1) / span * per_second if span else None,
+        "request_rate": (len(arrival) - 1) / span * per_second if span else None,
         "peak_per_minute": _peak_per_minute(arrival) if clock_unit == "ns" else None,
         "cv_of_gaps": cv,
         "burstiness": 1 / cv**2 if cv else None,
@@ -60,6 +61,13 @@ def columns_of(requests: Sequence[Request]) -> Columns:
         np.array([getattr(request, name) for request in requests], np.int64) for name in ("arrival", "prompt", "output")
     )
     return Columns(arrival, prompt, output)
+
+
+def starts(columns: Columns) -> Integers:
+    """The arrivals that are known before a run: where turns wait for an answer, those of the others."""
+    if columns.sessions is None or columns.sessions.think is None:
+        return columns.arrival
+    return columns.arrival[columns.sessions.think < 0]
 
 
 def _lengths(values: Integers) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-STREAMS = ("gaps", "class", "turns", "prompt", "output", "turn_gap", "rows", "sample")
+STREAMS = ("gaps", "class", "turns", "prompt", "output", "turn_gap", "rows", "sample", "think_time")
 """One stream for each thing that is drawn, so that changing one leaves the draws of all others as they are."""
 
 LN2 = math.log(2.0)

@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.growing import Growing
 from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import MOST_PRIORITY, NS_DIGITS
-from batchlab.clients.rows import from_file
+from batchlab.clients.rows import MOST_TURN, Codes, from_file
 from batchlab.clients.source import BOM
 from batchlab.settings import LATEST, MOST_TOKENS
 
@@ -28,7 +29,7 @@ class _Doubt(Exception):
     """Something is unusual or wrong; the slow reader will say which."""
 
 
-def read(file: IO[bytes], layout: Layout) -> Columns | None:
+def read(path: Path, file: IO[bytes], layout: Layout) -> Columns | None:
     """The requests, or None where anything at all is out of the ordinary. The file is read from where it stands."""
     header = file.readline().removeprefix(BOM)
     names = [*layout.names]
@@ -40,9 +41,10 @@ def read(file: IO[bytes], layout: Layout) -> Columns | None:
             return None
         table = Growing([name for name in names if name != "id"])
         ids: list[str] = []
+        sessions = Codes()
         dropped = 0
         for block in _blocks(file, layout.limit):
-            found = _block(block, columns, layout)
+            found = _block(block, columns, layout, sessions)
             kept = np.logical_and.reduce([found[name] > 0 for name in LENGTHS if name in found])
             if not kept.all():
                 dropped += int(len(kept) - kept.sum())
@@ -50,7 +52,7 @@ def read(file: IO[bytes], layout: Layout) -> Columns | None:
             table.add({name: column for name, column in found.items() if name != "id"})
             if "id" in found:
                 ids += found["id"].tolist()
-        return _columns(table.columns(), ids, dropped, layout)
+        return _columns(path, table.columns(), ids, dropped, layout)
     except (_Doubt, pa.ArrowException, UnicodeDecodeError):
         return None
 
@@ -75,7 +77,7 @@ def _blocks(file: IO[bytes], limit: int | None) -> Iterator[bytes]:
             return
 
 
-def _block(block: bytes, columns: list[str], layout: Layout) -> dict[str, Any]:
+def _block(block: bytes, columns: list[str], layout: Layout, sessions: Codes) -> dict[str, Any]:
     """The values of some whole lines, by our names."""
     if b'"' in block or b"\0" in block or block.count(b"\r") != block.count(b"\r\n"):
         raise _Doubt
@@ -92,12 +94,24 @@ def _block(block: bytes, columns: list[str], layout: Layout) -> dict[str, Any]:
         found["arrival"] = _arrivals(cells["arrival"], layout.unit)
     if "priority" in cells:
         found["priority"] = _whole(cells["priority"], 0, MOST_PRIORITY)
+    if "turn" in cells:
+        found["turn"] = _whole(cells["turn"], 0, MOST_TURN)
+    if "session" in cells:
+        found["session"] = _coded(cells["session"], sessions)
     if "id" in cells:
         found["id"] = np.array(cells["id"].to_pylist(), object)
     return found
 
 
-def _columns(found: dict[str, Integers], ids: list[str], dropped: int, layout: Layout) -> Columns:
+def _coded(cells: Any, codes: Codes) -> Integers:
+    encoded = cells.combine_chunks().dictionary_encode()
+    try:
+        return np.array(codes.of(encoded.dictionary.to_pylist()), np.int64)[_numpy(encoded.indices)]
+    except ValueError:
+        raise _Doubt from None
+
+
+def _columns(path: Path, found: dict[str, Integers], ids: list[str], dropped: int, layout: Layout) -> Columns:
     if not len(found["prompt"]) or (ids and not all(ids)) or len(set(ids)) != len(ids):
         raise _Doubt
     if "max_tokens" in found and (found["max_tokens"] < found["output"]).any():
@@ -109,7 +123,7 @@ def _columns(found: dict[str, Integers], ids: list[str], dropped: int, layout: L
         arrival -= arrival.min()
     if arrival.max() > LATEST:
         raise _Doubt
-    return from_file(arrival, found, ids, dropped, layout)
+    return from_file(path, arrival, found, ids, dropped, layout)
 
 
 def _arrivals(cells: Any, unit: str) -> Integers:

@@ -42,20 +42,25 @@ class ClassTable(Table):
     max_tokens: Count | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31)] = 1
     deadline: Span | None = None
+    goodput: Annotated[str, Field(min_length=1)] | None = None
     shared_prefix: CountOrZero = 0
     turns: Tokens = None
     next_prompt: Tokens = None
     turn_gap: Drawn = None
+    think_time: Drawn = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ClassTable:
         if self.lengths is not None and (self.prompt is not None or self.output is not None):
             raise ValueError("lengths gives prompt and output together: leave those out, or it")
-        for key in ("next_prompt", "turn_gap"):
+        for key in ("next_prompt", "turn_gap", "think_time"):
             if getattr(self, key) is not None and self.turns is None:
                 raise ValueError(f"{key} needs turns: it says how a session goes on")
-        if self.turns is not None and self.turn_gap is None:
-            raise ValueError("turns need turn_gap: the time from the sending of one turn to that of the next")
+        if self.turns is not None and (self.turn_gap is None) == (self.think_time is None):
+            raise ValueError(
+                "turns need one of think_time, from the end of one turn to the sending of the next, "
+                "and turn_gap, from sending to sending"
+            )
         if self.turns is not None and self.lengths is not None:
             raise ValueError("turns need prompt and output: lengths are of requests that stand alone")
         return self

@@ -11,7 +11,9 @@ class Layout:
     names: the file's own name for each of our fields; without "arrival" all come at 0. unit: of arrivals; "stamp" for
     absolute times. kind: "column" or "key". sort: whether rows may come in any order. limit: only so many rows are
     read. round_times: whether times finer than a nanosecond are rounded, half to even, instead of refused. drop_empty:
-    whether rows with a length of 0 are left out instead of refused.
+    whether rows with a length of 0 are left out instead of refused. prompts: whether those of a session's turns are
+    `whole`, with all turns before them, or hold only what is `new`. think_time: from the end of a turn to the sending
+    of the next one; None where turns come at the file's times.
     """
 
     names: Mapping[str, str]
@@ -21,6 +23,8 @@ class Layout:
     limit: int | None = None
     round_times: bool = False
     drop_empty: bool = False
+    prompts: str = "whole"
+    think_time: int | None = None
 
     @property
     def from_zero(self) -> bool:

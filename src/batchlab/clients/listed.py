@@ -36,7 +36,7 @@ class Listed:
         """A rejected request does not come again."""
         return None
 
-    def ended(self, now: int) -> None:
+    def ended(self, position: int, now: int, completed: bool) -> None:
         """A request has its result, which changes nothing here: all arrivals are known before."""
 
 

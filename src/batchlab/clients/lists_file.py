@@ -7,6 +7,7 @@ from typing import Any
 from batchlab.clients.columns import Columns
 from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import Literal
+from batchlab.clients.readers import why_not_json
 from batchlab.clients.rows import Rows
 from batchlab.clients.source import decoded, opened, without_mark
 from batchlab.errors import InputError
@@ -20,8 +21,7 @@ def read(path: Path, layout: Layout) -> Columns:
         document = json.loads(text, parse_float=Literal, object_pairs_hook=_no_twins)
     except (ValueError, RecursionError) as error:
         place = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else None
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-        raise InputError(path, place, None, f"not a JSON document: {reason}") from None
+        raise InputError(path, place, None, f"not a JSON document: {why_not_json(error)}") from None
     if not isinstance(document, dict):
         raise InputError(path, None, None, "must be one JSON object, as vllm bench serve --save-detailed writes it")
     lists = {name: _list(path, document, key) for name, key in layout.names.items()}

@@ -12,7 +12,7 @@ from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.growing import Growing
 from batchlab.clients.layout import Layout
 from batchlab.clients.numbers import MOST_PRIORITY, NS_DIGITS
-from batchlab.clients.rows import from_file
+from batchlab.clients.rows import MOST_TURN, Codes, from_file
 from batchlab.clients.source import refuse_other_files
 from batchlab.errors import InputError, nearest
 from batchlab.settings import LATEST, MOST_TOKENS
@@ -20,6 +20,7 @@ from batchlab.settings import LATEST, MOST_TOKENS
 BATCH = 1 << 18
 """Rows read at a time."""
 LEAST = -(2**63)
+NEEDED = {"id": "an id of its own", "session": "a session"}
 
 
 def read(path: Path, layout: Layout) -> Columns:
@@ -48,11 +49,12 @@ def _read(path: Path, file: Any, layout: Layout) -> Columns:
         raise InputError(path, None, None, "has no rows; at least one request is needed")
     table = Growing([name for name in layout.names if name != "id"], total)
     ids: list[str] = []
+    sessions = Codes()
     begun = dropped = 0
     wanted = list(dict.fromkeys(layout.names.values()))
     for batch in file.iter_batches(batch_size=min(BATCH, total), columns=wanted):
         batch = batch.slice(0, total - begun)
-        found, kept = _batch(_Place(path, layout, begun), batch)
+        found, kept = _batch(_Place(path, layout, begun), batch, sessions)
         if "id" in layout.names:
             ids += found.pop("id")
         if kept is not None:
@@ -78,7 +80,7 @@ class _Place:
         return InputError(self.path, f"row {self.begun + row}, column {self.layout.names[name]!r}", value, expected)
 
 
-def _batch(place: _Place, batch: Any) -> tuple[dict[str, Any], Any]:
+def _batch(place: _Place, batch: Any, sessions: Codes) -> tuple[dict[str, Any], Any]:
     """The values of a batch by our names, and which rows stay where not all do."""
     layout = place.layout
     found: dict[str, Any] = {}
@@ -90,7 +92,11 @@ def _batch(place: _Place, batch: Any) -> tuple[dict[str, Any], Any]:
         if name == "arrival":
             found[name] = _times(place, cells)
         elif name == "id":
-            found[name] = _ids(place, cells)
+            found[name] = _texts(place, name, cells)
+        elif name == "session":
+            found[name] = np.array(sessions.of(_texts(place, name, cells)), np.int64)
+        elif name == "turn":
+            found[name] = _whole(place, name, cells, 0, MOST_TURN)
         elif name == "priority":
             found[name] = _whole(place, name, cells, -MOST_PRIORITY, MOST_PRIORITY)
         else:
@@ -158,12 +164,12 @@ def _floats(place: _Place, cells: Any, digits: int) -> Integers:
     return found
 
 
-def _ids(place: _Place, cells: Any) -> list[str]:
+def _texts(place: _Place, name: str, cells: Any) -> list[str]:
     if not (pa.types.is_string(cells.type) or pa.types.is_large_string(cells.type) or pa.types.is_integer(cells.type)):
-        raise place.refuse("id", 0, None, f"is of type {cells.type}; texts or whole numbers are needed")
+        raise place.refuse(name, 0, None, f"is of type {cells.type}; texts or whole numbers are needed")
     ids = [str(value) for value in cells.to_pylist()]
     if "" in ids:
-        raise place.refuse("id", ids.index(""), "", "is empty; every request needs an id of its own")
+        raise place.refuse(name, ids.index(""), "", f"is empty; every request needs {NEEDED[name]}")
     return ids
 
 
@@ -195,4 +201,4 @@ def _columns(path: Path, found: dict[str, Integers], ids: list[str], dropped: in
         if last - first > LATEST:
             raise InputError(path, f"column {layout.names['arrival']!r}", None, "spans more than 2^62 ns")
         arrival -= first
-    return from_file(arrival, found, ids, dropped, layout)
+    return from_file(path, arrival, found, ids, dropped, layout)

@@ -19,6 +19,8 @@ from batchlab.clients.rows import Rows
 from batchlab.clients.source import decoded, opened, without_mark
 from batchlab.errors import InputError, nearest
 
+LONGEST_CELL = 1 << 30
+"""Characters: a column of texts may have long ones, beside those that are read."""
 CUT = " (the last line, and it has no line end: is the file cut off?)"
 
 
@@ -27,7 +29,7 @@ def read_csv(path: Path, layout: Layout) -> Columns:
     from batchlab.clients import fast_csv
 
     with opened(path, "a CSV file with a header line") as file:
-        quick = fast_csv.read(file, layout)
+        quick = fast_csv.read(path, file, layout)
     if quick is not None:
         return quick
     with opened(path, "a CSV file with a header line") as file:
@@ -64,6 +66,14 @@ class _Lines:
 
 def read_thoroughly(path: Path, file: IO[bytes], layout: Layout) -> Columns:
     """The requests in a CSV file, cell by cell. Raises InputError."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        return _cell_by_cell(path, file, layout)
+    finally:
+        csv.field_size_limit(before)
+
+
+def _cell_by_cell(path: Path, file: IO[bytes], layout: Layout) -> Columns:
     lines = _Lines(path, file)
     reader = csv.reader(iter(lines), strict=True)
     rows = Rows(path, layout)
@@ -114,7 +124,7 @@ def _json_row(path: Path, number: int, line: str, layout: Layout) -> dict[str, A
     try:
         row = json.loads(line, parse_float=Literal, parse_constant=_no_constant, object_pairs_hook=_no_twins)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+        reason = why_not_json(error)
         cut = "" if line.endswith("\n") else CUT
         shown = line.rstrip("\r\n")
         raise InputError(path, f"line {number}", shown, f"not a JSON object on one line: {reason}{cut}") from None
@@ -124,10 +134,17 @@ def _json_row(path: Path, number: int, line: str, layout: Layout) -> dict[str, A
     for name, key in layout.names.items():
         if key not in row:
             raise InputError(path, f"line {number}, key {key!r}", None, f"is missing{_near_key(key, row)}")
-        if type(row[key]) is str and name != "id":
+        if type(row[key]) is str and name not in ("id", "session"):
             raise InputError(path, f"line {number}, key {key!r}", row[key], "must be a number, not a text")
         values[name] = row[key]
     return values
+
+
+def why_not_json(error: Exception) -> str:
+    """What the JSON parser has to say, in words for those who wrote the file."""
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    return "a number of thousands of digits" if "integer string conversion" in str(error) else str(error)
 
 
 def _near_key(key: str, row: Iterable[str]) -> str:

@@ -23,7 +23,8 @@ class Request:
     output: the true output length, which no policy sees. max_tokens: the limit that the policy sees. deadline: the
     client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
     the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
-    group: the class it belongs to, if there are several.
+    group: the class it belongs to, if there are several. after, think_time: it is a turn of a session, sent so long
+    after the last token of the request of that id; its arrival follows from that, and is not known before.
     """
 
     id: str
@@ -37,6 +38,8 @@ class Request:
     sent: int | None = None
     tokens: TokenIdentity | None = None
     group: str | None = None
+    after: str | None = None
+    think_time: int | None = None
 
 
 class KnownRequest(NamedTuple):

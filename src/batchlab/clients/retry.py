@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 from batchlab.clients.closed import Closed
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
+from batchlab.clients.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Backoff:
 class Retrying:
     """Sends what another client sends, and a rejected request again. An attempt is an event; the result comes once."""
 
-    def __init__(self, client: Listed | Closed, backoff: Backoff) -> None:
+    def __init__(self, client: Listed | Closed | Turns, backoff: Backoff) -> None:
         self._client = client
         self._backoff = backoff
         self._again: list[tuple[int, int, Request]] = []
@@ -46,9 +47,9 @@ class Retrying:
             found.sort(key=lambda entry: entry[:2])
         return found
 
-    def ended(self, now: int) -> None:
+    def ended(self, position: int, now: int, completed: bool) -> None:
         """A request has its result."""
-        self._client.ended(now)
+        self._client.ended(position, now, completed)
 
     def rejected(self, position: int, request: Request, now: int) -> int | None:
         """The request was rejected. Returns when it comes again, or None: then the rejection is its result."""

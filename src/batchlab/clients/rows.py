@@ -1,7 +1,7 @@
 """Workload rows one by one: every value checked, the first wrong one named by file, line, column and value."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,14 @@ import numpy as np
 from batchlab.clients import numbers
 from batchlab.clients.columns import Columns, Integers
 from batchlab.clients.layout import Layout
+from batchlab.clients.sessions import join_turns
 from batchlab.errors import InputError
 from batchlab.settings import LATEST
 
 HASH_TOKENS = 512
 """Prompt tokens that one of Mooncake's block hashes stands for."""
 MOST_HASH = 2**63 - 1
+MOST_TURN = 2**31
 
 
 class Rows:
@@ -26,8 +28,10 @@ class Rows:
         self.layout = layout
         self._arrival: list[int] = []
         self._lines = array("q")
-        self._lengths = {name: array("q") for name in layout.names if name in ("prompt", "output", "max_tokens")}
-        self._priority = array("q")
+        self._lengths = [name for name in layout.names if name in ("prompt", "output", "max_tokens")]
+        self._others = [name for name in layout.names if name in ("priority", "id", "session", "turn")]
+        self._found = {name: array("q") for name in layout.names if name not in ("arrival", "id", "hash_ids")}
+        self._sessions = Codes()
         self._ids: dict[str, int] = {}
         self._hash_values = array("q")
         self._hash_offsets = array("q", [0])
@@ -50,16 +54,15 @@ class Rows:
                 return
             if "max_tokens" in lengths and lengths["max_tokens"] < lengths["output"]:
                 raise ValueError(f"must be at least the output, {lengths['output']}")
-            for name, take in (("priority", self._take_priority), ("id", self._take_id)):
-                if name in row:
-                    take(row[name], line)
+            for name in self._others:
+                self._take(name, row[name], line)
             if "hash_ids" in row:
                 name = "hash_ids"
                 self._take_hash(row[name], lengths["prompt"])
         except ValueError as error:
             raise InputError(self.path, self.place(line, name), row[name], str(error)) from None
         for name, length in lengths.items():
-            self._lengths[name].append(length)
+            self._found[name].append(length)
         self._arrival.append(arrival)
         self._lines.append(line)
 
@@ -81,18 +84,9 @@ class Rows:
             line = self._lines[self._arrival.index(last)]
             raise InputError(self.path, self.place(line, "arrival"), None, "is more than 2^62 ns after the first one")
         arrival = np.array([time - first for time in self._arrival], np.int64)
-        lengths = {name: _array(column) for name, column in self._lengths.items()}
-        columns = Columns(
-            arrival,
-            lengths["prompt"],
-            lengths["output"],
-            lengths.get("max_tokens"),
-            priority=_array(self._priority) if "priority" in self.layout.names else None,
-            ids=list(self._ids) if "id" in self.layout.names else None,
-            hashes=(_array(self._hash_offsets), _array(self._hash_values)) if "hash_ids" in self.layout.names else None,
-        )
-        columns.dropped = self.dropped
-        return in_time_order(columns) if self.layout.sort else columns
+        found = {name: _array(column) for name, column in self._found.items()}
+        hashes = (_array(self._hash_offsets), _array(self._hash_values)) if "hash_ids" in self.layout.names else None
+        return from_file(self.path, arrival, found, list(self._ids), self.dropped, self.layout, hashes)
 
     def _time(self, value: Any) -> int:
         if self.layout.unit == "stamp":
@@ -104,13 +98,18 @@ class Rows:
             before = self.before(self._lines[-1])
             raise ValueError(f"is earlier than {before}; rows must be in order of arrival (sort = true sorts them)")
 
-    def _take_priority(self, value: Any, line: int) -> None:
-        self._priority.append(numbers.priority(value))
+    def _take(self, name: str, value: Any, line: int) -> None:
+        if name == "id":
+            self._take_id(value, line)
+        elif name == "session":
+            self._found[name] += array("q", self._sessions.of([_text(value)]))
+        elif name == "turn":
+            self._found[name].append(numbers.whole(value, 0, MOST_TURN, "2^31"))
+        else:
+            self._found[name].append(numbers.priority(value))
 
     def _take_id(self, value: Any, line: int) -> None:
-        id = str(value) if type(value) is int else value
-        if not isinstance(id, str) or isinstance(id, numbers.Literal):
-            raise ValueError("must be a text")
+        id = _text(value)
         if not id:
             raise ValueError("is empty; every request needs an id of its own")
         try:
@@ -136,8 +135,19 @@ class Rows:
         self._hash_offsets.append(len(self._hash_values))
 
 
-def from_file(arrival: Integers, found: dict[str, Integers], ids: list[str], dropped: int, layout: Layout) -> Columns:
-    """The requests of a file whose columns have been read and checked, in order of arrival if that was asked for."""
+def from_file(
+    path: Path,
+    arrival: Integers,
+    found: Mapping[str, Integers],
+    ids: list[str],
+    dropped: int,
+    layout: Layout,
+    hashes: tuple[Integers, Integers] | None = None,
+) -> Columns:
+    """The requests of a file whose columns have been read and checked, in order of arrival if that was asked for.
+
+    Raises InputError for turns that make no session.
+    """
     columns = Columns(
         arrival,
         found["prompt"],
@@ -145,14 +155,41 @@ def from_file(arrival: Integers, found: dict[str, Integers], ids: list[str], dro
         found.get("max_tokens"),
         priority=found.get("priority"),
         ids=ids if "id" in layout.names else None,
+        hashes=hashes,
     )
+    session, turn = found.get("session"), found.get("turn")
+    if layout.sort:  # rows of the same time stay in the file's order
+        order = np.argsort(arrival, kind="stable")
+        columns = columns.take(order)
+        session = None if session is None else session[order]
+        turn = None if turn is None else turn[order]
     columns.dropped = dropped
-    return in_time_order(columns) if layout.sort else columns
+    if session is not None:
+        try:
+            join_turns(columns, session, turn, layout.prompts == "whole", layout.think_time)
+        except ValueError as error:
+            raise InputError(path, None, None, str(error)) from None
+    return columns
 
 
-def in_time_order(columns: Columns) -> Columns:
-    """Sorted by arrival; rows of the same time stay in the file's order."""
-    return columns.take(np.argsort(columns.arrival, kind="stable"))
+class Codes:
+    """Names as numbers: 0, 1, 2, ... in the order in which they come."""
+
+    def __init__(self) -> None:
+        self._codes: dict[str, int] = {}
+
+    def of(self, names: Sequence[str]) -> list[int]:
+        """The number of each name. Raises ValueError for an empty one."""
+        if "" in names:
+            raise ValueError("is empty; every request needs a session")
+        return [self._codes.setdefault(name, len(self._codes)) for name in names]
+
+
+def _text(value: Any) -> str:
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or isinstance(text, numbers.Literal):
+        raise ValueError("must be a text")
+    return text
 
 
 def _array(values: "array[int]") -> Integers:

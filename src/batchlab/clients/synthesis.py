@@ -42,7 +42,9 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     sessions = None
     if table.in_sessions or prefix.any():
         previous = np.where(is_first, -1, np.arange(-1, len(kind) - 1))
-        sessions = Sessions(previous, prefix, kind, new)
+        think = _drawn(table, "think_time", kind, 0)
+        waits = np.array([k.think_time is not None for k in kinds])[kind] & ~is_first
+        sessions = Sessions(previous, prefix, kind, new, np.where(waits, think, -1) if waits.any() else None)
     names = None if table.classes is None else [named.name for named in table.classes]
     columns = Columns(
         arrival,
@@ -57,7 +59,8 @@ def build(table: GenerateTable, folder: Path, clock_unit: str) -> Columns:
     if table.in_sessions:
         columns = columns.take(np.argsort(arrival, kind="stable"))
         columns.numbers = None  # ids by arrival, as everywhere
-    columns.origin = Origin(None, None, "generated", (_said(table, clock_unit),), _rule(kinds))
+    goodput = {getattr(k, "name", None): k.goodput for k in kinds if k.goodput is not None}
+    columns.origin = Origin(None, None, "generated", (_said(table, clock_unit),), _rule(kinds), goodput)
     return columns
 
 
@@ -72,7 +75,7 @@ def _kind_of_arrivals(table: GenerateTable) -> Integers:
 
 
 def _drawn(table: GenerateTable, key: str, kind: Integers, otherwise: int) -> Integers:
-    """One value of each class's `turns` or `turn_gap`, where it has any."""
+    """One value of each class's `turns`, `turn_gap` or `think_time`, where it has any."""
     found = np.full(len(kind), otherwise, np.int64)
     distributions = [getattr(k, key) for k in table.kinds]
     if any(distributions):

@@ -30,6 +30,8 @@ class ColumnMap(Table):
     id: str | None = None
     max_tokens: str | None = None
     priority: str | None = None
+    session: str | None = None
+    turn: str | None = None
 
 
 class FileTable(Table):
@@ -43,9 +45,13 @@ class FileTable(Table):
     limit: Count | None = None
     round_times: bool = False
     drop_empty: bool = False
+    prompts: Literal["whole", "new"] | None = None
 
-    def read(self, folder: Path, clock_unit: str) -> Columns:
-        """The requests in the file; a relative path counts from `folder`. Raises InputError."""
+    def read(self, folder: Path, clock_unit: str, think_time: int | None = None) -> Columns:
+        """The requests in the file; a relative path counts from `folder`. Raises InputError.
+
+        think_time: how long after the end of a turn the next one of its session is sent; None for the file's times.
+        """
         form, names, unit = self._form(clock_unit)
         from batchlab.clients.columns import ORACLE, Origin  # only here, since numpy takes time to import
         from batchlab.clients.source import digest
@@ -53,13 +59,26 @@ class FileTable(Table):
         assert self.file is not None and self.format is not None
         path = folder / self.file
         rounds = self.round_times or form.rounds
-        layout = Layout(names, unit, "column", self.sort, self.limit, rounds, self.drop_empty)
+        self._check_sessions(names)
+        layout = Layout(
+            names, unit, "column", self.sort, self.limit, rounds, self.drop_empty, self.prompts or "whole", think_time
+        )
         columns = read_file(path, form.container, layout)
         rule = f"max_tokens from {names['max_tokens']!r}" if "max_tokens" in names else ORACLE
-        columns.origin = Origin(str(path), digest(path), self.format, tuple(self._steps(rounds, columns.dropped)), rule)
+        steps = tuple(self._steps(rounds, columns.dropped, think_time if "session" in names else None))
+        columns.origin = Origin(str(path), digest(path), self.format, steps, rule)
         return columns
 
-    def _steps(self, rounds: bool, dropped: int) -> list[str]:
+    def _check_sessions(self, names: dict[str, str]) -> None:
+        if "session" not in names:
+            for key, value in (("columns.turn", names.get("turn")), ("prompts", self.prompts)):
+                if value is not None:
+                    raise InputError(None, f"workload.{key}", value, "needs a session among the columns")
+        elif self.prompts is None:
+            expected = "is missing: 'whole' where a prompt holds the turns before it, 'new' where only what is new"
+            raise InputError(None, "workload.prompts", None, expected)
+
+    def _steps(self, rounds: bool, dropped: int, think_time: int | None) -> list[str]:
         """What reading did beside reading."""
         steps = []
         if self.limit is not None:
@@ -70,6 +89,10 @@ class FileTable(Table):
             steps.append("sorted by arrival (sort = true)")
         if rounds:
             steps.append("times rounded to ns")
+        if self.prompts == "new":
+            steps.append("the turns before it put in front of each prompt (prompts = 'new')")
+        if think_time is not None:
+            steps.append(f"turns sent {think_time:,} after the end of the one before (think_time = {think_time})")
         return steps
 
     def _form(self, clock_unit: str) -> tuple[Format, dict[str, str], str]:

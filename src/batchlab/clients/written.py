@@ -132,12 +132,18 @@ class WorkloadTable(FileTable):
             raise InputError(None, "workload", None, message)
         return False
 
+    @property
+    def thinks(self) -> bool:
+        """Whether there is anybody whose think_time it could be."""
+        return self.clients is not None or (self.columns is not None and self.columns.session is not None)
+
     def columns_of(self, folder: Path, clock_unit: str) -> Columns:
         """The requests of a file or those to generate, with all changes made. Raises InputError."""
         if self.generate is None:
-            columns = self.read(folder, clock_unit)
-        elif self.generate.in_sessions and self.clients is not None:
-            raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
+            think = self.think_time if "think_time" in self.model_fields_set and self.clients is None else None
+            columns = self.read(folder, clock_unit, think)
         else:
             columns = self.generate.build(folder, clock_unit)
+        if self.clients is not None and columns.sessions is not None and (columns.sessions.previous >= 0).any():
+            raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
         return columns if self.transform is None else self.transform.apply(columns)

@@ -11,6 +11,7 @@ cdef long long UNKNOWN, MANY, MOST
 cdef class Tally:
     cdef public bint tied
     cdef public Histogram gaps
+    cdef public object each_gap
     cdef public dict reasons
     cdef public object rejections
     cdef public long long count, emitted, prefill_tokens, decode_tokens, recomputed_tokens, cached_tokens

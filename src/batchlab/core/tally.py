@@ -40,6 +40,7 @@ class Tally:
             tied  # whether the engine batches by request: then a seat stays open until the whole batch has ended
         )
         self.gaps = Histogram()
+        self.each_gap: Any = None  # hears whose each gap was, where somebody wants to know: a metrics.gaps.Gaps
         self.reasons: dict[int, str] = {}  # why it was rejected or ended without its last token
         self.rejections: Counter[str] = Counter()
         self.emitted = self.prefill_tokens = self.decode_tokens = self.recomputed_tokens = self.cached_tokens = 0
@@ -165,6 +166,8 @@ class Tally:
         else:
             gap = end - self.last_time[position]
             self.gaps.add(gap, 1)
+            if self.each_gap is not None:
+                self.each_gap.single(position, gap)
             if gap > self.max_itl[position]:
                 self.max_itl[position] = gap
         self.last_time[position] = end
@@ -298,6 +301,8 @@ class Tally:
             position = seq.position
             gap = end - self.last_time[position]
             self.gaps.add(gap, 1)
+            if self.each_gap is not None:
+                self.each_gap.single(position, gap)
             if gap > self.max_itl[position]:
                 self.max_itl[position] = gap
             seq._joined = steady.steps
@@ -306,6 +311,8 @@ class Tally:
         if together > 0:
             gap = end - self._last
             self.gaps.add(gap, together)
+            if self.each_gap is not None:
+                self.each_gap.common(steady.steps, gap)
             self._push(gap, steady.steps)
         self._last = end
 
@@ -329,6 +336,8 @@ class Tally:
             self._late.remove(seq)
         else:
             self.last_time[position] = self._last
+            if self.each_gap is not None:
+                self.each_gap.was_in_step(position, seq._joined, self._steady.steps)
             gap = self._largest_since(seq._joined)
             if gap > self.max_itl[position]:
                 self.max_itl[position] = gap

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy.typing as npt
 
 from batchlab.core.tally import RESULTS
 from batchlab.errors import InputError
+from batchlab.metrics.chunks import chunk_figures
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means
 from batchlab.metrics.latency import PERCENTILES, latencies, samples_of
-from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, goodput, parse, parse_targets
-from batchlab.metrics.part import part_of
+from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, good, goodput, goodput_of, parse, parse_targets
+from batchlab.metrics.part import Part, part_of
 from batchlab.metrics.window import COMPLETED, Window, parse_window, stationarity, steady_window
 from batchlab.units import NS_IN_S
 
@@ -25,42 +26,73 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked. window: one, or `steady` for the one that the run itself suggests. by_group: each group alone."""
+    """What is asked.
+
+    window: one, or `steady` for the one that the run itself suggests. by_group: each group alone. chunk: so many tokens
+    come at a time in the stream that a client sees. targets_of: targets of each group, where no `targets` are for all;
+    None is for requests of no group. One whose group has none is good if it is completed.
+    """
 
     slo: Objectives | None = None
     targets: Targets | None = None
     window: Window | str | None = None
     by_group: bool = False
+    chunk: int | None = None
+    targets_of: Mapping[str | None, Targets] = field(default_factory=dict)
+
+    @property
+    def of_parts(self) -> bool:
+        """Whether figures of some of the requests are wanted, for which a summary has to keep each gap."""
+        return bool(self.window or self.by_group)
 
     def __bool__(self) -> bool:
-        return bool(self.slo or self.targets or self.window or self.by_group)
+        return bool(self.slo or self.targets or self.window or self.by_group or self.chunk or self.targets_of)
 
 
 def question(
-    unit: str, slo: str | None, targets: tuple[str, ...], window: str | None, by_group: bool = False
+    unit: str,
+    slo: str | None,
+    targets: tuple[str, ...],
+    window: str | None,
+    by_group: bool = False,
+    chunk: int | None = None,
+    targets_of: Mapping[str | None, str] | None = None,
 ) -> Question:
-    """The question as written on a command line, for a clock that counts in this unit. Raises InputError."""
+    """The question as written on a command line, for a clock that counts in this unit. Raises InputError.
+
+    targets_of: what a scenario says of its classes; targets of the command line are for all, and go before it.
+    """
     asked = Question(
         None if slo is None else parse(slo),
         parse_targets(targets, unit) if targets else None,
         None if window is None else parse_window(window, unit) or window.strip(),
         by_group,
+        chunk,
+        {} if targets else {group: _targets_of(group, text, unit) for group, text in (targets_of or {}).items()},
     )
     if asked.slo is None:
         return asked
     asked.slo.check_unit(unit)
     for objective in asked.slo.objectives:
-        if objective.metric == ATTAINMENT and asked.targets is None:
+        if objective.metric == ATTAINMENT and asked.targets is None and not asked.targets_of:
             expected = "needs targets for each request: --goodput ttft:500 tpot:50"
-            raise InputError("--slo", None, objective.text, expected)
-        if window is not None and objective.metric == "itl" and objective.statistic not in ("mean", "max"):
-            expected = "gaps are counted over the whole run: ask for max_itl or itl:mean, or leave out --window"
             raise InputError("--slo", None, objective.text, expected)
     return asked
 
 
+def _targets_of(group: str | None, text: str, unit: str) -> Targets:
+    try:
+        return parse_targets((text,), unit)
+    except InputError as error:
+        error.file, error.place = None, "goodput" if group is None else f"class {group!r}: goodput"
+        raise
+
+
 def answers(summary: Summary, asked: Question) -> dict[str, Any]:
     """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
+
+    Of parts of a run, percentiles of ITL are None if the summary has not kept each gap; chunks need one that has
+    kept the times of all tokens.
 
     window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
     """
@@ -86,7 +118,7 @@ def answers(summary: Summary, asked: Question) -> dict[str, Any]:
         found["groups"] = {name: view.figures(of_each == place) for place, name in enumerate(names)}
     if asked.slo is not None:
         figures = dict(found["latency"])
-        if asked.targets is not None:
+        if "goodput" in found:
             figures[ATTAINMENT] = found["goodput"]["attainment"]
         found["objectives"] = [
             {"objective": objective.text, "value": value, "met": met}
@@ -101,6 +133,7 @@ class _View:
     def __init__(self, summary: Summary, asked: Question) -> None:
         assert summary.header is not None
         self.asked = asked
+        self.summary = summary
         self.unit: str = summary.header.clock["unit"]
         self.tally = summary.tally
         self.whole = part_of(summary.tally)
@@ -128,21 +161,38 @@ class _View:
         part, arrival = part_of(self.tally, chosen), self.arrival[chosen]
         counts = np.bincount(part.result, minlength=len(RESULTS))
         everything = self.tally if chosen.all() else part
+        gaps = self.tally.each_gap
         found = {
             "requests": part.count,
             "results": {
                 name: int(count) for name, count in sorted(zip(RESULTS, counts.tolist(), strict=True)) if count
             },
-            "latency": latencies(everything, arrival, self.percentiles),
+            "latency": latencies(everything, arrival, self.percentiles, None if gaps is None else gaps.of(chosen)),
             "throughput": self._rates(mask),
         }
-        if self.asked.targets is not None:
-            span = self.end - self.start
-            found["goodput"] = {
-                "targets": {name: _number(most) for name, most in self.asked.targets.items()},
-                **goodput(part, arrival, self.asked.targets, self.unit, span),
-            }
+        if self.asked.chunk is not None:
+            results = [self.summary.result_at(position) for position in np.flatnonzero(chosen).tolist()]
+            found["chunks"] = chunk_figures(results, self.asked.chunk, self.percentiles)
+        if self.asked.targets is not None or self.asked.targets_of:
+            found["goodput"] = self._goodput(chosen, part, arrival)
         return found
+
+    def _goodput(self, chosen: Mask, part: Part, arrival: Any) -> dict[str, Any]:
+        """By the same targets for all, or by those of each one's group."""
+        span = self.end - self.start
+        if self.asked.targets is not None:
+            figures = goodput(part, arrival, self.asked.targets, self.unit, span)
+            return {"targets": {name: _number(most) for name, most in self.asked.targets.items()}, **figures}
+        names, of_each = self.summary.groups()
+        groups = of_each[chosen]
+        met = np.zeros(part.count, bool)
+        for place, name in [(-1, None), *enumerate(names)]:
+            met |= (groups == place) & good(part, arrival, self.asked.targets_of.get(name, {}))
+        targets = {
+            name or "": {metric: _number(most) for metric, most in own.items()}
+            for name, own in self.asked.targets_of.items()
+        }
+        return {"targets_of_groups": targets, **goodput_of(met, part, arrival, self.unit, span)}
 
     def _rates(self, mask: Mask) -> dict[str, Any]:
         """Of the requests that are completed between start and end, whenever they came."""

@@ -11,6 +11,7 @@ from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Header, Iteration
+from batchlab.metrics.gaps import Gaps
 from batchlab.metrics.latency import latencies, throughput
 from batchlab.metrics.result import RequestResult
 
@@ -19,17 +20,21 @@ class Summary:
     """An observer that keeps one result per request and the run's totals. Memory is O(requests).
 
     It folds the events into a tally. Where nobody wants the events of a run, the loop keeps the tally itself and hands
-    it over at the end (`take`).
+    it over at the end (`take`). each_gap: whether to keep whose each gap between two tokens was, so that a window or a
+    group has its percentiles of ITL. keep_times: whether to keep the time of every token, for which the loop has to
+    tell every event.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, each_gap: bool = False, keep_times: bool = False) -> None:
+        self.each_gap = each_gap
+        self.keep_times = keep_times
         self.header: Header | None = None
         self.end: End | None = None
         self.tally = Tally(0)
         self._requests: Sequence[Request] = []
         self._told: list[Request] = []  # from the events
         self._position: dict[str, int] = {}
-        self._times: list[list[int]] | None = None  # of every token, where the header lists the requests
+        self._times: list[list[int]] | None = None  # of every token, where they are kept
         self._in_flight: dict[int, list[tuple[str, str, int]]] = {}
 
     def __call__(self, event: Event) -> None:
@@ -41,8 +46,9 @@ class Summary:
         elif isinstance(event, Header):
             self.header = event
             self.tally = Tally(0, event.batching == "request")
+            self.tally.each_gap = Gaps() if self.each_gap else None
             self._requests, self._told, self._position = [], [], {}
-            self._times = None if event.requests is None else []
+            self._times = [] if self.keep_times or event.requests is not None else None
             for request in event.requests or ():
                 self._add(request)
             self._requests = self._told
@@ -57,11 +63,12 @@ class Summary:
     @property
     def results(self) -> list[RequestResult]:
         """One result per request; in input order if the header lists them, else in order of arrival."""
-        times = self._times
-        return [
-            RequestResult(self._requests[p], self.tally, p, None if times is None else times[p])
-            for p in self._positions().tolist()
-        ]
+        return [self.result_at(position) for position in self._positions().tolist()]
+
+    def result_at(self, position: int) -> RequestResult:
+        """The result of one request, by its place in the tally."""
+        times = None if self._times is None else self._times[position]
+        return RequestResult(self._requests[position], self.tally, position, times)
 
     @property
     def by_id(self) -> dict[str, RequestResult]:
@@ -161,7 +168,8 @@ class Summary:
             "throughput": throughput(self.tally, arrival, unit),
         }
         if with_requests:
-            document["requests"] = [result.as_dict() for result in self.results]
+            listed = self.header.requests is not None
+            document["requests"] = [result.as_dict(with_times=listed) for result in self.results]
         return document
 
     def column(self, name: str) -> Any:

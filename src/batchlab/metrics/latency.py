@@ -30,14 +30,21 @@ NAMES = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
 Integers = npt.NDArray[np.int64]
 
 
-def latencies(tally: Tally | Part, arrival: Integers, percentiles: Percentiles = PERCENTILES) -> dict[str, Figures]:
+def latencies(
+    tally: Tally | Part,
+    arrival: Integers,
+    percentiles: Percentiles = PERCENTILES,
+    gaps: tuple[Integers, Integers] | None = None,
+) -> dict[str, Figures]:
     """The figures of every latency by name. arrival: of every request, by position.
 
-    Gaps between tokens are counted over the whole run only: of a part their number, mean and largest are known, and
-    their percentiles are None.
+    gaps: those between tokens, each value in ascending order and how often it occurred. Without them they are those
+    that the tally counted; of a part then number, mean and largest are known, and percentiles are None.
     """
     found = {name: figures(samples, percentiles) for name, samples in samples_of(tally, arrival).items()}
-    if isinstance(tally, Part):
+    if gaps is not None:
+        itl = _counted_figures(*gaps, percentiles)
+    elif isinstance(tally, Part):
         answered = tally.first_time != NEVER
         took = (tally.last_time - tally.first_time)[answered]
         itl = _part_gaps(took, tally.tokens[answered] - 1, tally.max_itl[answered], percentiles)
@@ -127,6 +134,19 @@ def _part_gaps(took: Integers, gaps: Integers, largest: Integers, percentiles: P
     if not count:
         return _none(percentiles)
     return {**_none(percentiles), "count": count, "mean": sum(took.tolist()) / count, "max": int(largest.max())}
+
+
+def _counted_figures(values: Integers, times: Integers, percentiles: Percentiles) -> Figures:
+    """The figures of values in ascending order, each of which occurred so many times."""
+    if not len(values):
+        return _none(percentiles)
+    passed = np.cumsum(times)
+    count, largest = int(passed[-1]), int(values[-1])
+    ranks = sorted({rank for percent in percentiles for rank in _neighbours(percent, count)})
+    at = dict(zip(ranks, values[np.searchsorted(passed, ranks, "right")].tolist(), strict=True))
+    fits = largest < (1 << 62) // count
+    total = int(values @ times) if fits else sum(v * n for v, n in zip(values.tolist(), times.tolist(), strict=True))
+    return {"count": count, "mean": total / count, **_percentiles(at, count, percentiles), "max": largest}
 
 
 def weighted_figures(counts: Mapping[int, int], percentiles: Percentiles = PERCENTILES) -> Figures:

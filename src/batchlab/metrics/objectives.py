@@ -260,16 +260,22 @@ def goodput(
     requests are in the denominator of the attainment: rejected, failed, cancelled and unfinished ones meet nothing.
     goodput is None where nothing was completed, attainment where there is no request.
     """
-    met = int(np.count_nonzero(good(tally, arrival, targets)))
-    count = tally.count
+    return goodput_of(good(tally, arrival, targets), tally, arrival, unit, span)
+
+
+def goodput_of(
+    met: npt.NDArray[np.bool_], tally: Tally | Part, arrival: Integers, unit: str = "ns", span: int | None = None
+) -> dict[str, Any]:
+    """The same, where it is known which requests meet theirs."""
+    number, count = int(np.count_nonzero(met)), tally.count
     done = np.asarray(tally.result)[:count] == RESULTS.index("completed")
     if span is None and done.any():
         span = int(np.asarray(tally.last_time)[:count][done].max()) - int(arrival.min())
     scale = NS_IN_S if unit == "ns" else 1
     return {
-        "good": met,
+        "good": number,
         "requests": count,
-        "goodput": met * scale / span if span else None,
-        "attainment": met / count if count else None,
+        "goodput": number * scale / span if span else None,
+        "attainment": number / count if count else None,
         "per": "s" if unit == "ns" else unit,
     }

@@ -30,8 +30,8 @@ class RequestResult:
         """A point in time as a latency."""
         return None if time is None else time - self.request.arrival
 
-    def as_dict(self) -> dict[str, Any]:
-        """The entry of the summary, as docs/trace-format.md defines it."""
+    def as_dict(self, with_times: bool = True) -> dict[str, Any]:
+        """The entry of the summary, as docs/trace-format.md defines it; with_times: those of all tokens, if kept."""
         request = self.request
         entry = {
             "id": request.id,
@@ -53,7 +53,7 @@ class RequestResult:
         }
         if request.group is not None:
             entry["group"] = request.group
-        if self.output_times is not None:
+        if with_times and self.output_times is not None:
             entry["output_times"] = self.output_times
         return entry
 

@@ -33,7 +33,12 @@ def schema_of(requests: Sequence[Request], **about: str) -> Any:
         fields.append(("group", pa.string()))
     fields += [("result", pa.string()), ("reason", pa.string())]
     fields += [(name, pa.int64()) for name in ("queue_time", "ttft", "e2el")]
-    fields += [("tpot", pa.float64()), ("max_itl", pa.int64()), *((name, pa.int64()) for name in COUNTS)]
+    fields += [
+        ("tpot", pa.float64()),
+        ("ntpot", pa.float64()),
+        ("max_itl", pa.int64()),
+        *((name, pa.int64()) for name in COUNTS),
+    ]
     return pa.schema(fields, metadata=about)
 
 
@@ -120,5 +125,6 @@ def _latencies(tally: Tally, part: Integers, arrival: Integers) -> dict[str, Any
         "ttft": pa.array(first - arrival, mask=first == NEVER),
         "e2el": pa.array(last - arrival, mask=~done),
         "tpot": pa.array((last - first) / np.maximum(tokens - 1, 1), mask=~done | (tokens < 2)),
+        "ntpot": pa.array((last - arrival) / np.maximum(tokens, 1), mask=~done),
         "max_itl": pa.array(gap, mask=gap == NEVER),
     }

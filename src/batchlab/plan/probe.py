@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from batchlab.clients.columns import Columns
+from batchlab.clients.describe import starts
 from batchlab.core.tally import NEVER
 from batchlab.core.work import Work
 from batchlab.costs.base import CostModel
@@ -108,7 +109,7 @@ def probe(sample: Sample, rate: float) -> Probe:
         return Probe(rate, False, missed=[str(error)])
     document = summary.document(with_requests=False)
     found = checked(summary, sample.trial.slo)
-    growth = _growth(summary, run.requests)
+    growth = _growth(summary)
     lost = 1 - document["results"].get("completed", 0) / len(run.requests)
     missed = [objective.figure for objective, _, met in found if not met]
     if growth > GROWTH:
@@ -117,7 +118,8 @@ def probe(sample: Sample, rate: float) -> Probe:
         missed.append(f"{100 * lost:.1f} % of the requests not completed")
     if document["termination"] != FINISHED:
         missed.append(document["termination"])
-    span = int(run.requests.arrival.max() - run.requests.arrival.min())
+    known = starts(run.requests)
+    span = int(known.max() - known.min())
     return Probe(
         rate,
         not missed,
@@ -134,12 +136,13 @@ def probe(sample: Sample, rate: float) -> Probe:
     )
 
 
-def _growth(summary: Summary, requests: Columns) -> float:
+def _growth(summary: Summary) -> float:
     """The slope of the line through all waits before the first scheduling, over the time of arrival."""
-    scheduled = np.asarray(summary.tally.first_scheduled)[: len(requests)]
+    scheduled = np.asarray(summary.tally.first_scheduled)[: summary.tally.count]
     ran = scheduled != NEVER
-    arrival = requests.arrival[ran].astype(float)
-    wait = (scheduled - requests.arrival)[ran].astype(float)
+    arrived = summary.column("arrival")  # when they really came: turns of sessions may wait for an answer
+    arrival = arrived[ran].astype(float)
+    wait = (scheduled - arrived)[ran].astype(float)
     if len(arrival) < 2 or arrival.min() == arrival.max():
         return 0.0
     from_mean = arrival - arrival.mean()

@@ -19,7 +19,7 @@ def request_fields(request: Request) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "priority": request.priority,
     }
-    for name in ("deadline", "cancel_at", "sent", "group"):
+    for name in ("deadline", "cancel_at", "sent", "group", "after", "think_time"):
         value = getattr(request, name)
         if value is not None:
             fields[name] = value

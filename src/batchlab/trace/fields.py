@@ -189,6 +189,8 @@ _REQUEST_OPTIONS: dict[str, Check] = {
     "cancel_at": _integer(0),
     "sent": _integer(),
     "group": _text(),
+    "after": _text(),
+    "think_time": _integer(0),
 }
 
 _QUEUE: dict[str, Check] = {

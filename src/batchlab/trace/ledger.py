@@ -58,7 +58,20 @@ class Ledger:
             self.bad("request", f"max_tokens {most}, but at least output {output} expected", name)
         elif most != output and self.header["max_tokens_rule"] == "output":
             self.bad("request", f"max_tokens {most}, but max_tokens_rule says output {output}", name)
+        self._check_turn(obj)
         self.requests[name] = known_from(obj, len(self.requests), self.terms, self._keep_times, self.gaps)
+
+    def _check_turn(self, obj: dict[str, Any]) -> None:
+        """A turn of a session comes so long after the one before it has had its last token, and only then."""
+        if "after" not in obj:
+            return
+        before = self.requests.get(obj["after"])
+        if before is None or before.state != "completed" or before.last_time is None:
+            state = "not there" if before is None else before.state
+            self.bad("session", f"comes after {obj['after']!r}, which is {state}: completed expected", obj["id"])
+        elif obj["arrival"] != before.last_time + obj["think_time"]:
+            ended = f"{before.id!r} ended at {before.last_time} and it thinks {obj['think_time']}"
+            self.bad("session", f"arrival {obj['arrival']}, but {ended}", obj["id"])
 
     def bad(self, rule: str, message: str, request: str | None = None) -> None:
         """Note a violation."""

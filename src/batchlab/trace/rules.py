@@ -13,6 +13,7 @@ RULES: dict[str, str] = {
     "numbering": "iterations are numbered 0, 1, 2, ...",
     "clock": "time never runs backwards, work takes what the cost says, idle time ends with the next arrival",
     "arrival": "a request arrives in the first iteration that starts at or after its arrival, ties by input",
+    "session": "a turn of a session arrives its think time after the last token of the turn before it",
     "retry": "a rejected client comes again when the header says, in the first iteration from then on, or not at all",
     "dropped": "cancelled, expired or failed with cause, in the first iteration from then on; nobody goes on after it",
     "lifecycle": "arrive first and once, run only with a seat, be preempted only from one, end once",
