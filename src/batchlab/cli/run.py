@@ -6,6 +6,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import click
 
 from batchlab.cli.answers import SeveralWords, print_answers
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import KV_SETTINGS, print_run
+from batchlab.cli.tables import KV_SETTINGS, MOST_ROWS, print_run, settings_line
+from batchlab.cli.timeline import Timeline
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
+from batchlab.export.strip import Strip
 from batchlab.files import flush, read_toml, whole_bytes, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
@@ -107,14 +110,14 @@ def run(
     asked = [question(one.cost.unit, slo, goodput, window, by == "group") for one in loaded.runs]
     documents = []
     for one, what in zip(loaded.runs, asked, strict=True):
-        result, iterations = _run_one(one, loaded, trace, summary, requests)
-        documents.append(result.document(with_requests=one.inline))
+        seen = _run_one(one, loaded, trace, summary, requests)
+        documents.append(seen.result.document(with_requests=one.inline))
         if what:  # before anything is printed: it may be refused
-            documents[-1]["answers"] = answers(result, what)
+            documents[-1]["answers"] = answers(seen.result, what)
         if as_json and one.inline:
-            documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
+            documents[-1]["schedule"] = [encode(iteration) for iteration in seen.iterations]
         elif not as_json:
-            _print(one, result, iterations, loaded.title)
+            _print(one, seen, loaded.title)
             print_answers(documents[-1].get("answers"), one.cost.unit)
         for remark in cost_remarks(one):
             note(remark)
@@ -193,19 +196,36 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
     return key, parsed["value"]
 
 
+@dataclass
+class _Seen:
+    """What was seen of a run: all of it where its workload is written out, else its iterations if they were told."""
+
+    result: Summary = field(default_factory=Summary)
+    iterations: list[Iteration] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=lambda: Timeline(last=MOST_ROWS - 1))
+    strip: Strip | None = None
+
+    def record(self, event: Event) -> None:
+        """Keep every iteration."""
+        if isinstance(event, Iteration):
+            self.iterations.append(event)
+
+
 def _run_one(
     run: Run, scenario: Scenario, trace: str | None, summary_file: str | None, requests_file: str | None
-) -> tuple[Summary, list[Iteration]]:
+) -> _Seen:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
-    result = Summary()
-    iterations: list[Iteration] = []
-
-    def record(event: Event) -> None:
-        if isinstance(event, Iteration):
-            iterations.append(event)
-
+    seen = _Seen()
+    result = seen.result
     with contextlib.ExitStack() as stack:
-        observers: list[Any] = [result, record] if run.inline else [result, *stack.enter_context(progress(run))]
+        observers: list[Any] = [result]
+        if run.inline:
+            observers += [seen.record, seen.timeline]
+        else:
+            observers += stack.enter_context(progress(run))
+        if trace is not None and not run.inline:  # then iterations are told, so they can be counted too
+            seen.strip = Strip()
+            observers.append(seen.strip)
         if trace is not None:
             file = stack.enter_context(whole_file(_path_for(trace, run, scenario)))
             observers.append(TraceWriter(file, result))
@@ -223,16 +243,16 @@ def _run_one(
             flush(requests_out, requests_file)
         if trace is not None:
             flush(file, trace)
-    return result, iterations
+    return seen
 
 
-def _print(run: Run, result: Summary, iterations: list[Iteration], title: str) -> None:
+def _print(run: Run, seen: _Seen, title: str) -> None:
     if run.inline:
-        print_run(run, result, iterations, title=title)
+        print_run(seen.result, seen.iterations, seen.timeline, settings_line(run), title)
     else:
-        from batchlab.cli.large import print_large_run  # numpy takes time to import
+        from batchlab.cli.large import print_large_run, workload_lines  # numpy takes time to import
 
-        print_large_run(run, result, title=title)
+        print_large_run(seen.result, settings_line(run), workload_lines(run), title, seen.strip)
 
 
 def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:
