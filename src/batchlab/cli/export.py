@@ -89,6 +89,6 @@ def _write(what: str, ending: str, output: str, tell: Tell) -> End:
     chart = charts.CHARTS[what]()
     end = tell(chart.observers)
     with whole_bytes(output) as file:
-        charts.save(chart.draw(), file, ending)
+        charts.save(chart, file, ending)
         flush(file, output)
     return end

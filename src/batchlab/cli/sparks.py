@@ -11,18 +11,13 @@ from rich.console import Console
 
 from batchlab.cli.tables import plain_table
 from batchlab.core.tally import NEVER, RESULTS
+from batchlab.export.spread import LATENCIES, Floats, is_wide, weighted
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import samples_of
 
 BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#%@"
 """From nothing to the most; for output that cannot show the first, the second."""
 WIDEST, NARROWEST = 60, 16
-MAX_LOG = 10
-"""Where the largest latency is more than so many times the smallest, the histogram's steps are equal ratios."""
-LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E"}
-
-Floats = npt.NDArray[np.float64]
 Amount = Callable[[float], str]
 
 
@@ -60,23 +55,12 @@ def print_spread(out: Console, summary: Summary, shown: Amount) -> None:
     for key, name in LATENCIES.items():
         values, counts = weighted(summary, key)
         if len(values):
-            log = values[0] > 0 and values[-1] > MAX_LOG * values[0]
+            log = is_wide(values)
             spread = _histogram(values, counts, width - 12, log)
             table.add_row(f"{name}, log scale" if log else name, shown(values[0]), bar(out, spread), shown(values[-1]))
     if table.row_count:
         out.print(table)
         out.print()
-
-
-def weighted(summary: Summary, latency: str) -> tuple[Floats, Floats]:
-    """The latencies of a run in rising order, and how often each occurred. Of very many different gaps, buckets."""
-    if latency == "itl":
-        items = sorted(summary.tally.gaps.items())
-        values, counts = [item[0] for item in items], [item[1] for item in items]
-        return np.array(values, np.float64), np.array(counts, np.float64)
-    samples = samples_of(summary.tally, summary.column("arrival"))[latency]
-    values, counts = np.unique(np.asarray(samples, np.float64), return_counts=True)
-    return values, counts.astype(np.float64)
 
 
 def bar(out: Console, values: Iterable[float]) -> str:

@@ -61,7 +61,7 @@ class ChromeTrace:
         about = {"engine": header.engine, "rules": header.rules, "unit": header.clock["unit"]}
         about["note"] = "times are those of the clock" if self._ns else f"1 us shown is 1 {header.clock['unit']}"
         self._file.write(json.dumps({"displayTimeUnit": "ms", "otherData": about})[:-1] + ', "traceEvents": [')
-        names = [(SCHEDULER, "name", "scheduler"), (REQUESTS, "name", "requests")]
+        names: list[tuple[int, str, Any]] = [(SCHEDULER, "name", "scheduler"), (REQUESTS, "name", "requests")]
         names += [(SCHEDULER, "sort_index", 0), (REQUESTS, "sort_index", 1)]
         for pid, key, value in names:
             self._event(f"process_{key}", "M", pid, None, None, args={key: value})
