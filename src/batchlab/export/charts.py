@@ -17,6 +17,7 @@ from batchlab.export.lanes import Lanes
 from batchlab.export.spread import LATENCIES, Floats, is_wide, weighted
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.latency import latencies
 from batchlab.units import NS_IN_MS, NS_IN_S
 
 try:
@@ -28,7 +29,7 @@ try:
     from matplotlib.ft2font import FT2Font
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 except ImportError as error:
     raise InputError(None, None, None, "charts need matplotlib: pip install 'batchlab[plot]'") from error
 
@@ -56,6 +57,8 @@ LABELLED = 60
 """Rows up to which each has its request's name."""
 TEXTED = 400
 """Prefills up to which each has its tokens written into it."""
+FAR = 4
+"""A budget that is so many times what is ever used would leave no room for it on the chart."""
 NAME = 18
 """Characters of a name."""
 
@@ -98,26 +101,34 @@ class TimelineChart(_Base):
         few = len(rows) <= LABELLED
         height = 1.5 + 0.3 * max(len(rows), 2) if few else 7.0
         figure, (axes,) = _figure(height, 1)
-        scale, unit = _scale(self._unit, self.lanes.end)
+        begun = [0 if few or not lane.spans else lane.spans[0].start for lane in rows.values()]
+        end = self.lanes.end
+        if not few:
+            end = max((lane.spans[-1].end - lane.spans[0].start for lane in rows.values() if lane.spans), default=0)
+        scale, unit = _scale(self._unit, end)
         for place, kind in enumerate(LOOKS):
             boxes = [
-                _box(row, span.start / scale, span.end / scale, 0.36 if few else 0.5)
+                _box(row, (span.start - begun[row]) / scale, (span.end - begun[row]) / scale, 0.36 if few else 0.5)
                 for row, lane in enumerate(rows.values())
                 for span in lane.spans
                 if span.kind == kind
             ]
-            look = {key: value for key, value in LOOKS[kind].items() if few or key == "facecolor"}
+            look = {key: value for key, value in LOOKS[kind].items() if key != "label" and (few or key == "facecolor")}
             look |= {"linewidth": 0.8 if few else 0}
             axes.add_collection(PolyCollection(boxes, **look, zorder=2 + place, rasterized=not few), autolim=False)
         for kind, (marker, label) in ENDS.items():
-            points = [(lane.ended, row) for row, lane in enumerate(rows.values()) if lane.result == kind]
+            points = [
+                (lane.ended - (begun[row] if few or lane.spans else lane.ended), row)
+                for row, lane in enumerate(rows.values())
+                if lane.result == kind
+            ]
             if points:
                 xs, ys = zip(*((time / scale, row) for time, row in points), strict=True)
                 size = 7 if few else 2.5
                 axes.plot(
                     xs, ys, marker, color="black", ms=size, mec="white", mew=0.5, label=label, zorder=9, clip_on=False
                 )
-        axes.set_xlim(0, max(self.lanes.end / scale, 1e-9))
+        axes.set_xlim(0, max(end / scale, 1e-9))
         axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
         if few:
             axes.set_yticks(range(len(rows)), [printable(id) for id in rows])
@@ -127,13 +138,15 @@ class TimelineChart(_Base):
         else:
             axes.set_ylabel("requests in order of arrival")
             if self.lanes.each > 1:
-                axes.set_ylabel(f"every {self.lanes.each}th request of {self.lanes.came:,}, in order of arrival")
+                axes.set_ylabel(f"1 of every {self.lanes.each} of {self.lanes.came:,} requests, in order of arrival")
         _time_axis(axes, unit)
+        if not few:
+            axes.set_xlabel(f"time since its arrival ({unit})")
         kinds = {span.kind for lane in rows.values() for span in lane.spans}
         keys: list[Any] = [Patch(**look) for kind, look in LOOKS.items() if kind in kinds]
         if not few:
             keys = [Patch(facecolor=key.get_facecolor(), label=str(key.get_label())) for key in keys]
-        _legend(figure, [*keys, *axes.get_legend_handles_labels()[0]])
+        _legend(figure, [*keys, *axes.get_lines()])
         return figure
 
     def _write_tokens(self, axes: Axes, scale: float) -> None:
@@ -166,6 +179,7 @@ class BudgetChart(_Base):
         parts = self.strip.parts
         edges = np.concatenate([[0], np.cumsum([part.iterations for part in parts])]) - 0.5
         below = np.zeros(len(parts))
+        scheduled = max(((part.decode + part.prefill) / part.iterations for part in parts), default=0.0)
         looks: dict[str, dict[str, Any]] = {
             "decode": {"facecolor": ORANGE, "label": "decode"},
             "prefill": {"facecolor": BLUE, "label": "prefill"},
@@ -185,7 +199,11 @@ class BudgetChart(_Base):
                 axes.stairs(above, edges, baseline=below, fill=True, **look)
             below = above
         axes.set_xlim(edges[0], max(edges[-1], 0.5))
-        axes.set_ylim(0, max(below.max(initial=0) * 1.04, 1))
+        top = below.max(initial=0)
+        if self.strip.budget is not None and FAR * scheduled < top:
+            axes.set_title(f"the budget of {self.strip.budget:,} tokens lies far above", loc="right", fontsize=9)
+            top = 1.3 * scheduled
+        axes.set_ylim(0, max(top * 1.04, 1))
         axes.set_xlabel("iteration")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         several = max((part.iterations for part in parts), default=1)
@@ -262,6 +280,7 @@ class LatencyChart(_Base):
     def draw(self) -> Figure:
         """The picture."""
         figure = Figure(figsize=(11, 3.4), layout="constrained")
+        found = latencies(self.summary.tally, self.summary.column("arrival"))
         for axes, (key, name) in zip(figure.subplots(1, 3, sharey=True), LATENCIES.items(), strict=True):
             values, counts = weighted(self.summary, key)
             axes.set_title(f"{name}, {int(counts.sum()):,} samples", loc="left", fontsize=10, fontweight="bold")
@@ -273,8 +292,12 @@ class LatencyChart(_Base):
                 continue
             shares = np.cumsum(counts) / counts.sum()
             scale, unit = _scale(self._unit, values[-1])
-            if is_wide(values):
+            if values[0] == values[-1]:
+                axes.set_xlim(0, 2 * values[0] / scale or 1)
+            elif is_wide(values):
                 axes.set_xscale("log")
+                steps = (1, 2, 5) if values[-1] < 100 * values[0] else (1,)
+                axes.xaxis.set_major_locator(LogLocator(subs=steps))
                 axes.xaxis.set_minor_formatter(NullFormatter())
                 unit += ", log scale"
             kept = _few(shares)
@@ -285,9 +308,9 @@ class LatencyChart(_Base):
                 color=BLUE,
                 lw=1.8,
             )
-            for share, style in ((0.5, "--"), (0.99, ":")):
-                at = values[np.searchsorted(shares, share)] / scale
-                axes.axvline(at, color=RED, ls=style, lw=1.1, label=f"P{share * 100:.0f}: {at:,.4g}")
+            for figure_name, style in (("p50", "--"), ("p99", ":")):
+                at = found[key][figure_name] / scale
+                axes.axvline(at, color=RED, ls=style, lw=1.1, label=f"{figure_name.upper()}: {at:,.4g}")
             axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
             axes.set_xlabel(unit)
             _thousands(axes, "x")
