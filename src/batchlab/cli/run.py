@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from batchlab.cli.answers import SeveralWords, print_answers
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import progress
 from batchlab.cli.tables import KV_SETTINGS, MOST_ROWS, print_run, settings_line
 from batchlab.cli.timeline import Timeline
@@ -122,7 +123,7 @@ def run(
         for remark in cost_remarks(one):
             note(remark)
     if as_json:
-        print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
+        print_json({"scenario": loaded.name, "runs": documents})
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
 

@@ -1,9 +1,8 @@
 """batchlab show."""
 
-import json
-
 import click
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import ended_bar
 from batchlab.cli.run import note
 from batchlab.cli.tables import MOST_ROWS, console, print_run, print_schedule, say, settings_line_of
@@ -45,7 +44,7 @@ def show(trace: str, window: str | None, as_json: bool) -> None:
         document = summary.document(with_requests=small)
         if small or window is not None:
             document["schedule"] = [encode(iteration) for iteration in iterations]
-        print(json.dumps({"trace": trace, **document}, indent=1, ensure_ascii=False))
+        print_json({"trace": trace, **document})
     elif window is not None:
         _print_part(header, summary, iterations, timeline)
     elif small:
