@@ -30,7 +30,6 @@ from batchlab.trace.encode import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = range(0, 60, 2)
-TRACE_DEFAULTS: dict[str, Any] = {}
 
 
 def events_of(run: Any) -> list[Event]:
@@ -166,7 +165,7 @@ def test_every_format_says_the_same(what: str) -> None:
                 parquet, arrow, text = (written(what, kind, events_of(run)) for kind in (".parquet", ".arrow", ".csv"))
                 assert parquet.equals(arrow)
                 assert parquet.to_pylist() == text.cast(parquet.schema).to_pylist()
-            if what == "requests":
+            if what == "requests" and run.iterations:
                 asked = run.summary["requests"]
                 assert parquet["id"].to_pylist() == [request["id"] for request in asked]
                 assert parquet["ttft"].to_pylist() == [request["ttft"] for request in asked]
@@ -188,7 +187,9 @@ def written(what: str, ending: str, events: list[Event]) -> Any:
         return pa.parquet.read_table(file)
     if ending == ".arrow":
         return pa.ipc.open_file(file).read_all()
-    return pa.csv.read_csv(file)
+    # An empty cell is null; an empty text would be quoted.
+    options = pa.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""])
+    return pa.csv.read_csv(file, convert_options=options)
 
 
 class Unclosed(io.BufferedIOBase):
@@ -259,7 +260,7 @@ def test_lanes_of_very_many_requests_are_every_nth() -> None:
 
 def test_a_trace_that_contradicts_itself_is_one_error(tmp_path: Path) -> None:
     """Drop or repeat any line: an error that names the line, or what is left is a trace in itself."""
-    run = outcome("vllm", 4)
+    run = next(run for run in map(outcome, ["vllm"] * 60, SEEDS) if len(run.iterations) > 20)
     lines = run.text.splitlines()
     refused = 0
     for place in range(1, len(lines)):

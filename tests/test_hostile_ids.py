@@ -41,8 +41,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text += "prefill_chunk = 3\npriority_preemption = true\narrivals_first = true\n"
     text += '[cost]\nmodel = "unit"\n[workload]\n'
     for number, id in enumerate(IDS):
-        text += f"[[workload.requests]]\nid = {json.dumps(id, ensure_ascii=False)}\narrival = {number // 2}\nprompt = 4\noutput = 2\n"
-        text += f"priority = {0 if number == 3 else 1}\n"
+        text += f"[[workload.requests]]\nid = {json.dumps(id, ensure_ascii=False)}\narrival = {number // 2}\n"
+        text += f"prompt = 4\noutput = 2\npriority = {0 if number == 3 else 1}\n"
     (folder / "hostile.toml").write_text(text.replace("\x7f", "\\u007F"), encoding="utf-8")
     assert batchlab(folder, "run", "hostile.toml", "--trace", "t.jsonl", "--summary", "s.json").returncode == 0
     lines = (folder / "t.jsonl").read_text(encoding="utf-8").split("\n")

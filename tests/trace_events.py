@@ -1,8 +1,8 @@
 """A validator of the Trace Event Format, written from its documentation.
 
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: every event has `name`, `ph`, `pid`; all
-but metadata have a `ts` in microseconds; `B` and `E` have a `tid`, nest on their track and stand there in the order of
-time; an `i` has a scope; a `C` has numbers for its series; an `M` names or sorts a process or a thread.
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU: every event has `name`, `ph` and `pid`;
+all but metadata have a `ts` in microseconds; `B` and `E` have a `tid`, nest on their track and stand there in the order
+of time; an `i` has a scope; a `C` has numbers for its series; an `M` names or sorts a process or a thread.
 """
 
 from collections import defaultdict
