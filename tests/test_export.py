@@ -29,7 +29,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.trace.encode import decode
 
 ROOT = Path(__file__).resolve().parent.parent
-SEEDS = range(0, 60, 2)
+SEEDS = range(0, 60, 4)
 
 
 def events_of(run: Any) -> list[Event]:
