@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from batchlab import Run, Summary, load, simulate
 from batchlab.events import Iteration
+from batchlab.export import charts
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFILL, DECODE, WAIT, DOT = "#0072B2", "#F0B030", "#F1F1F1", "black"
@@ -145,6 +146,17 @@ def chunk_size(target: Path) -> None:
     figure.savefig(target, dpi=100, metadata={"Software": None})
 
 
+def chart(target: Path, what: str, example: str) -> None:
+    """What `batchlab export` draws of the run of an example."""
+    (run,) = load(ROOT / "examples" / f"{example}.toml").runs
+    drawn = charts.CHARTS[what]()
+    simulate(run, drawn.observers)
+    with open(target, "wb") as file:
+        charts.save(drawn, file, target.suffix)
+
+
 if __name__ == "__main__":
     three_modes(ROOT / "docs" / "img" / "three-modes.png")
     chunk_size(ROOT / "docs" / "img" / "chunk-size.png")
+    chart(ROOT / "docs" / "img" / "timeline.png", "timeline", "vllm")
+    chart(ROOT / "docs" / "img" / "load.png", "load", "generated")

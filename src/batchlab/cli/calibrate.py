@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import status
 from batchlab.cli.run import note
 from batchlab.cli.tables import console, plain_table, say
@@ -53,7 +54,7 @@ def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_
             document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
         file.write(toml(document))
     if as_json:
-        print(json.dumps(document, indent=1, ensure_ascii=False))
+        print_json(document)
     else:
         _print(document, output)
     for line in document["notes"]:

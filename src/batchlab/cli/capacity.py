@@ -1,6 +1,5 @@
 """batchlab capacity."""
 
-import json
 import sys
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
@@ -71,7 +71,7 @@ def capacity(
         found = finding.find(trial, seeds, jobs or cores(), done)
     cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
     if as_json:
-        print(json.dumps(finding.document(found, cost), indent=1, ensure_ascii=False))
+        print_json(finding.document(found, cost))
     else:
         _print(found, cost)
     if found.answer.met is None:

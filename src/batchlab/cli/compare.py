@@ -1,12 +1,12 @@
 """batchlab compare."""
 
-import json
 import sys
 from typing import Any
 
 import click
 
 from batchlab import compare as comparing
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import progress
 from batchlab.cli.run import cost_remarks, note, parse_setting
 from batchlab.cli.side_by_side import print_comparison
@@ -65,7 +65,7 @@ def compare(
         with progress(variant.run) as observers:
             outcomes.append(comparing.run_variant(variant, observers))
     if as_json:
-        print(json.dumps(document(plan, outcomes), indent=1, ensure_ascii=False))
+        print_json(document(plan, outcomes))
     else:
         print_comparison(plan, outcomes)
     remarks = dict.fromkeys(line for variant in plan.variants for line in cost_remarks(variant.run))

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.explain_tables import print_overview, print_proof, print_request
 from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.run import note
@@ -50,7 +51,7 @@ def explain(trace: str, request: str | None, scenario: str | None, workload: str
     life = None if request is None else found.life(request)
     proof = None if scenario is None or request is None else _prove(found, request, scenario, workload)
     if as_json:
-        print(json.dumps(_document(trace, found, request, proof), indent=1, ensure_ascii=False))
+        print_json(_document(trace, found, request, proof))
     elif life is None:
         print_overview(trace, found)
     else:

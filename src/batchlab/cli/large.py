@@ -1,14 +1,17 @@
 """What `run` prints for a workload file: figures instead of every iteration and every request."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import console, plain_table, say, settings_line, totals_lines
+from batchlab.cli.sparks import print_over_time, print_spread
+from batchlab.cli.tables import console, plain_table, say, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.clients.describe import starts
 from batchlab.errors import one_line
+from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_MS, NS_IN_S
@@ -25,22 +28,29 @@ NAMES = {
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
-def print_large_run(run: Run, result: Summary, title: str = "") -> None:
-    """The workload, the latencies and the totals of one run."""
+def print_large_run(
+    result: Summary, settings: str, workload: Sequence[str], title: str = "", strip: Strip | None = None
+) -> None:
+    """The workload, the latencies, small charts and the totals of one run.
+
+    settings, workload: the lines that state them. strip: its iterations, if they were told.
+    """
     document = result.document(with_requests=False)
-    out = console()
-    out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
-    say(out, settings_line(run))
-    for line in (*workload_lines(run), *unsent_lines(run, document)):
+    out, unit = console(), document["unit"]
+    out.print(f"[bold]{escape(one_line(title or document['engine']))}[/bold]")
+    say(out, settings)
+    for line in workload:
         say(out, one_line(line))
     out.print()
-    out.print(latency_table(document["latency"], run.cost.unit))
+    out.print(latency_table(document["latency"], unit))
     error = document["latency"]["itl"].get("error")
     if error is not None:
         say(out, f"ITL percentiles are from a histogram, each within {100 * error:.2f} %; all else is exact")
     out.print()
+    print_spread(out, result, lambda time: duration(round(time), unit))
+    print_over_time(out, result, strip, lambda time: duration(round(time), unit))
     say(out, _throughput(document["throughput"]))
-    for line in totals_lines(run, result):
+    for line in totals_lines(result):
         say(out, line)
     out.print()
 
@@ -69,14 +79,27 @@ def workload_lines(run: Run) -> list[str]:
     return lines
 
 
-def unsent_lines(run: Run, document: dict[str, Any]) -> list[str]:
+def unsent_lines(run: Run, result: Summary) -> list[str]:
     """How many turns of sessions were never sent, if any: they are in no figure."""
-    unsent = len(run.requests) - sum(document["results"].values())
+    unsent = len(run.requests) - sum(result.result_counts().values())
     if not isinstance(run.requests, Columns) or not run.requests.waits or not unsent:
         return []
     return [
         f"{unsent:,} turns were never sent: a turn of their session before them was not answered; no figure has them"
     ]
+
+
+def source_lines(result: Summary) -> list[str]:
+    """The same from what a trace says of its requests."""
+    header, arrival = result.header, result.column("arrival")
+    assert header is not None
+    if not len(arrival):
+        return ["no requests"]
+    lines = [
+        f"{len(arrival):,} requests over {duration(int(arrival.max() - arrival.min()), header.clock['unit'])}; "
+        f"prompt mean {result.column('prompt').mean():,.1f}, output mean {result.column('output').mean():,.1f} tokens"
+    ]
+    return [*(str(part) for part in (header.source.get("name"), *header.source.get("steps", ())) if part), *lines]
 
 
 def milliseconds(value: float | None) -> str:

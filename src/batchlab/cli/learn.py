@@ -1,6 +1,5 @@
 """batchlab learn."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.learn_pages import print_answer, print_change, print_question, print_results, print_verdict
 from batchlab.cli.run import parse_setting
 from batchlab.cli.tables import console, say
@@ -37,7 +37,7 @@ def learn(what: str | None, as_json: bool) -> None:
     """
     lessons = _chosen(what)
     if as_json:
-        print(json.dumps({"lessons": [_document(lesson) for lesson in lessons]}, indent=1, ensure_ascii=False))
+        print_json({"lessons": [_document(lesson) for lesson in lessons]})
         return
     ask = _Answers()
     for number, lesson in enumerate(lessons, 1):

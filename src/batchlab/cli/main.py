@@ -12,9 +12,11 @@ from batchlab.cli.cost import catalog, cost
 from batchlab.cli.engines import engines
 from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
+from batchlab.cli.export import export
 from batchlab.cli.learn import learn
 from batchlab.cli.published import published
 from batchlab.cli.run import run
+from batchlab.cli.show import show
 from batchlab.cli.sweep import sweep
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
@@ -28,10 +30,12 @@ def cli() -> None:
 
 
 cli.add_command(run)
+cli.add_command(show)
 cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(explain)
 cli.add_command(learn)
+cli.add_command(export)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(cost)

@@ -1,6 +1,5 @@
 """batchlab published."""
 
-import json
 import sys
 from dataclasses import asdict
 from typing import Any
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import status
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.published.record import Record
@@ -45,7 +45,7 @@ def published(name: str | None, reproduce: bool, as_json: bool) -> None:
                     found[record.name] = simulated(record, tell)
     if as_json:
         entries = [_entry(record, found.get(record.name)) for record in records]
-        print(json.dumps({"published": entries} if name is None else entries[0], indent=1, ensure_ascii=False))
+        print_json({"published": entries} if name is None else entries[0])
     elif name is None and not reproduce:
         _list(console(), records)
     else:

@@ -6,16 +6,20 @@ import os
 import sys
 import tomllib
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import click
 
 from batchlab.cli.answers import SeveralWords, print_answers
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import KV_SETTINGS, print_run
+from batchlab.cli.tables import KV_SETTINGS, MOST_ROWS, print_run, settings_line
+from batchlab.cli.timeline import Timeline
 from batchlab.errors import InputError, one_line
 from batchlab.events import Event, Iteration
+from batchlab.export.strip import Strip
 from batchlab.files import flush, read_toml, whole_bytes, whole_file
 from batchlab.metrics.answers import Question, answers, missed, question
 from batchlab.metrics.fold import Summary
@@ -116,19 +120,19 @@ def run(
     ]
     documents = []
     for one, what in zip(loaded.runs, asked, strict=True):
-        result, iterations = _run_one(one, loaded, what, trace, summary, requests)
-        documents.append(result.document(with_requests=one.inline))
+        seen = _run_one(one, loaded, what, trace, summary, requests)
+        documents.append(seen.result.document(with_requests=one.inline))
         if what:  # before anything is printed: it may be refused
-            documents[-1]["answers"] = answers(result, what)
+            documents[-1]["answers"] = answers(seen.result, what)
         if as_json and one.inline:
-            documents[-1]["schedule"] = [encode(iteration) for iteration in iterations]
+            documents[-1]["schedule"] = [encode(iteration) for iteration in seen.iterations]
         elif not as_json:
-            _print(one, result, iterations, loaded.title)
+            _print(one, seen, loaded.title)
             print_answers(documents[-1].get("answers"), one.cost.unit)
         for remark in cost_remarks(one):
             note(remark)
     if as_json:
-        print(json.dumps({"scenario": loaded.name, "runs": documents}, indent=1, ensure_ascii=False))
+        print_json({"scenario": loaded.name, "runs": documents})
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
 
@@ -208,6 +212,21 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
     return key, parsed["value"]
 
 
+@dataclass
+class _Seen:
+    """What was seen of a run: all of it where its workload is written out, else its iterations if they were told."""
+
+    result: Summary
+    iterations: list[Iteration] = field(default_factory=list)
+    timeline: Timeline = field(default_factory=lambda: Timeline(last=MOST_ROWS - 1))
+    strip: Strip | None = None
+
+    def record(self, event: Event) -> None:
+        """Keep every iteration."""
+        if isinstance(event, Iteration):
+            self.iterations.append(event)
+
+
 def _run_one(
     run: Run,
     scenario: Scenario,
@@ -215,17 +234,19 @@ def _run_one(
     trace: str | None,
     summary_file: str | None,
     requests_file: str | None,
-) -> tuple[Summary, list[Iteration]]:
+) -> _Seen:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
     result = Summary(each_gap=asked.of_parts, keep_times=asked.chunk is not None)
-    iterations: list[Iteration] = []
-
-    def record(event: Event) -> None:
-        if isinstance(event, Iteration):
-            iterations.append(event)
-
+    seen = _Seen(result)
     with contextlib.ExitStack() as stack:
-        observers: list[Any] = [result, record] if run.inline else [result, *stack.enter_context(progress(run))]
+        observers: list[Any] = [result]
+        if run.inline:
+            observers += [seen.record, seen.timeline]
+        else:
+            observers += stack.enter_context(progress(run))
+        if trace is not None and not run.inline:  # then iterations are told, so they can be counted too
+            seen.strip = Strip()
+            observers.append(seen.strip)
         if trace is not None:
             file = stack.enter_context(whole_file(_path_for(trace, run, scenario)))
             observers.append(TraceWriter(file, result))
@@ -243,16 +264,17 @@ def _run_one(
             flush(requests_out, requests_file)
         if trace is not None:
             flush(file, trace)
-    return result, iterations
+    return seen
 
 
-def _print(run: Run, result: Summary, iterations: list[Iteration], title: str) -> None:
+def _print(run: Run, seen: _Seen, title: str) -> None:
     if run.inline:
-        print_run(run, result, iterations, title=title)
+        print_run(seen.result, seen.iterations, seen.timeline, settings_line(run), title)
     else:
-        from batchlab.cli.large import print_large_run  # numpy takes time to import
+        from batchlab.cli.large import print_large_run, unsent_lines, workload_lines  # numpy takes time to import
 
-        print_large_run(run, result, title=title)
+        workload = [*workload_lines(run), *unsent_lines(run, seen.result)]
+        print_large_run(seen.result, settings_line(run), workload, title, seen.strip)
 
 
 def _refuse_overwriting(scenario: Scenario, *outputs: str | None) -> None:

@@ -1,6 +1,5 @@
 """batchlab sweep."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batchlab.cli.compare import parse_values
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
 from batchlab.cli.tables import MOST_ROWS, console, fitted, say
@@ -84,7 +84,7 @@ def sweep(
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
     if as_json:
-        print(json.dumps({"scenario": Path(scenario).name, "slo": slo, "rows": rows}, indent=1, ensure_ascii=False))
+        print_json({"scenario": Path(scenario).name, "slo": slo, "rows": rows})
     else:
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)

@@ -1,7 +1,7 @@
 """Tables for people."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
@@ -9,8 +9,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from batchlab import policies
+from batchlab.cli.timeline import Timeline, print_timeline
 from batchlab.errors import one_line
-from batchlab.events import Iteration
+from batchlab.events import Header, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
@@ -58,21 +60,32 @@ def console() -> Console:
     return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
 
 
-def print_run(run: Run, result: Summary, iterations: list[Iteration], title: str = "") -> None:
-    """The schedule, the requests and the totals of one run."""
+def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, settings: str, title: str = "") -> None:
+    """The schedule, the timeline, the requests and the totals of one run. settings: the line that states them."""
     out = console()
     header = result.header
-    end = result.end
-    assert header is not None and end is not None
-    out.print(f"[bold]{escape(one_line(title or run.engine))}[/bold]")
-    say(out, settings_line(run))
-    out.print(_schedule(out, iterations, run.cost.unit))
+    assert header is not None
+    unit = header.clock["unit"]
+    out.print(f"[bold]{escape(one_line(title or header.engine))}[/bold]")
+    say(out, settings)
+    print_schedule(out, iterations[:MOST_ROWS], timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
     _say_rest(out, len(iterations), "iterations")
-    out.print(_requests(out, result, run.cost.unit))
+    out.print(_requests(out, result, unit))
     _say_rest(out, len(result.results), "requests")
-    for line in totals_lines(run, result):
+    for line in totals_lines(result):
         say(out, line)
     out.print()
+
+
+def print_schedule(
+    out: Console, iterations: list[Iteration], timeline: Timeline, ids: Sequence[str], unit: str
+) -> None:
+    """These iterations, then the same by request."""
+    out.print(_schedule(out, iterations, unit))
+    if iterations and ids:
+        out.print()
+        print_timeline(out, timeline, ids, range(iterations[0].iteration, iterations[-1].iteration + 1))
+        out.print()
 
 
 def say(out: Console, line: str) -> None:
@@ -82,19 +95,32 @@ def say(out: Console, line: str) -> None:
 
 def settings_line(run: Run) -> str:
     """The policy and the settings that it and the core have."""
-    taken = limits_of(type(run.policy))
-    limits = {own: getattr(run.limits, core) for own, core in taken.items()}
-    blocks = {own for own, core in taken.items() if core in KV_SETTINGS}
-    if run.limits.num_gpu_blocks is None:
-        limits = {own: value for own, value in limits.items() if own not in blocks}
-    shown = {key: value for key, value in (limits | run.settings).items() if value is not None}
+    rules = getattr(run.policy, "rules", "custom")
+    return _settings_line(run.engine, rules, vars(run.limits), run.settings, limits_of(type(run.policy)))
+
+
+def settings_line_of(header: Header) -> str:
+    """The same from what a trace says; the core's own names of the limits where the policy is none of ours."""
+    known = header.engine in policies.names()
+    taken = limits_of(policies.find(header.engine)) if known else {name: name for name in header.limits}
+    return _settings_line(header.engine, header.rules, header.limits, header.settings, taken)
+
+
+def _settings_line(
+    engine: str, rules: str, limits: Mapping[str, Any], settings: Mapping[str, Any], taken: Mapping[str, str]
+) -> str:
+    """taken: the limits that the policy has, by its own names for them."""
+    shown = {own: limits.get(core) for own, core in taken.items()}
+    if limits.get("num_gpu_blocks") is None:
+        shown = {own: value for own, value in shown.items() if taken[own] not in KV_SETTINGS}
+    shown = {key: value for key, value in {**shown, **settings}.items() if value is not None}
     for own, core in taken.items():
         if core == "num_gpu_blocks" and own in shown:
             shown[own] = f"{shown[own]} usable"
     pairs = ", ".join(
         f"{key} = {str(value).lower() if isinstance(value, bool) else value}" for key, value in shown.items()
     )
-    return one_line(f"policy {run.engine} ({getattr(run.policy, 'rules', 'custom')}): {pairs}")
+    return one_line(f"policy {engine} ({rules}): {pairs}")
 
 
 def plain_table(*columns: str, numeric: tuple[str, ...] = (), gap: int = 2) -> Table:
@@ -157,7 +183,7 @@ def _schedule(out: Console, iterations: list[Iteration], unit: str) -> Table:
     }
     if any(it.kv for it in iterations):
         columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free_after']:,}"
-    cells = {name: [cell(it) for it in iterations[:MOST_ROWS]] for name, cell in columns.items()}
+    cells = {name: [cell(it) for it in iterations] for name, cell in columns.items()}
     return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
 
 
@@ -219,16 +245,17 @@ def _number(value: Any) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def totals_lines(run: Run, result: Summary) -> list[str]:
+def totals_lines(result: Summary) -> list[str]:
     """How the run ended, and what it adds up to."""
-    end = result.end
-    assert end is not None
+    header, end = result.header, result.end
+    assert header is not None and end is not None
+    unit = header.clock["unit"]
     totals = result.totals()
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in totals["rejections"].items())
     counts = ", ".join(f"{number:,} {name}" for name, number in result.result_counts().items())
     lines = [
-        f"{end.termination} after {end.iterations:,} iterations, at {end.time:,} {run.cost.unit}"
-        f"{'s' if run.cost.unit != 'ns' and end.time != 1 else ''}: {counts or 'no requests'}",
+        f"{end.termination} after {end.iterations:,} iterations, at {end.time:,} {unit}"
+        f"{'s' if unit != 'ns' and end.time != 1 else ''}: {counts or 'no requests'}",
         f"longest queue {totals['max_queue_length']:,}, preemptions {totals['preemptions']:,}, "
         f"rejections {sum(totals['rejections'].values()):,}{f' ({reasons})' if reasons else ''}, "
         f"unused budget {_number(totals['unused_budget'])}, "
@@ -238,11 +265,11 @@ def totals_lines(run: Run, result: Summary) -> list[str]:
     price = {name: totals[name] for name in PRICE} | {"padding_tokens": result.tally.padding_tokens}
     if any(price.values()):
         lines.append(", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in price.items() if number))
-    if getattr(run.policy, "batching", "iteration") == "request":
+    if header.batching == "request":
         lines.append(slots_line(result.slots()))
-    if run.inline and result.header is not None and result.header.max_tokens_rule != "given":
+    if header.requests is not None and header.max_tokens_rule != "given":
         lines.append("max_tokens is each request's true output length where none is given: an oracle, no engine has it")
-    if run.cost.unit == "cost unit":
+    if unit == "cost unit":
         lines.append(
             "Times are cost units, not milliseconds. Where ends are equal, that follows from adding the same costs up "
             "in another order; it proves nothing about throughput."

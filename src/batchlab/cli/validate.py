@@ -1,6 +1,5 @@
 """batchlab validate."""
 
-import json
 import re
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 from rich.table import Table
 
 from batchlab import costs
+from batchlab.cli.documents import print_json
 from batchlab.cli.progress import progress
 from batchlab.cli.run import cost_remarks, note, parse_setting
 from batchlab.cli.tables import console, plain_table, say, settings_line
@@ -80,7 +80,7 @@ def validate(
     if bounds:
         document["missed"] = missed
     if as_json:
-        print(json.dumps(document, indent=1, ensure_ascii=False))
+        print_json(document)
     else:
         _print(document, prepared)
     for line in document["notes"]:

@@ -1,11 +1,11 @@
 """batchlab verify."""
 
 import dataclasses
-import json
 import sys
 
 import click
 
+from batchlab.cli.documents import print_json
 from batchlab.errors import one_line
 from batchlab.trace.verify import verify as verify_trace
 
@@ -25,7 +25,7 @@ def verify(trace: str, summary: str | None, as_json: bool) -> None:
     if as_json:
         violations = [dataclasses.asdict(violation) for violation in report.violations]
         document = {"trace": trace, "ok": report.ok, "stopped": report.stopped, "violations": violations}
-        print(json.dumps(document, indent=1, ensure_ascii=False))
+        print_json(document)
     else:
         for violation in report.violations:
             print(one_line(str(violation)))

@@ -1,6 +1,5 @@
 """batchlab workload."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import click
 from rich.markup import escape
 from rich.text import Text
 
+from batchlab.cli.documents import print_json
 from batchlab.cli.run import parse_setting
 from batchlab.cli.tables import console, percent, plain_table, say
 from batchlab.clients.written import WorkloadTable
@@ -64,7 +64,7 @@ def describe(
 
     found = figures(columns_of(requests), unit)
     if as_json:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
     else:
         _print(path, found)
 

@@ -60,16 +60,18 @@ def ending_of(path: str | Path) -> str:
     return ending.lower()
 
 
+def writer_of(file: IO[bytes], ending: str, schema: Any) -> Any:
+    """A pyarrow writer of record batches in the format that the ending says."""
+    if ending == ".parquet":
+        return pq.ParquetWriter(file, schema)
+    if ending == ".arrow":
+        return pa.ipc.new_file(file, schema)
+    return pa.csv.CSVWriter(file, schema, write_options=pa.csv.WriteOptions(quoting_style="needed"))
+
+
 def write(file: IO[bytes], ending: str, schema: Any, rows: Iterator[Any]) -> None:
     """Write record batches as what the ending says, one after another: memory holds one of them."""
-    if ending == ".parquet":
-        writer = pq.ParquetWriter(file, schema)
-    elif ending == ".arrow":
-        writer = pa.ipc.new_file(file, schema)
-    else:
-        options = pa.csv.WriteOptions(quoting_style="needed")
-        writer = pa.csv.CSVWriter(file, schema, write_options=options)
-    with writer:
+    with writer_of(file, ending, schema) as writer:
         for batch in rows:
             writer.write_batch(batch)
 

@@ -1,0 +1,42 @@
+"""Telling the events of a trace file to observers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from batchlab.errors import InputError
+from batchlab.events import End, Event, Iteration, Observer
+from batchlab.explain.source import read_events
+
+
+def follow(trace: str | os.PathLike[str], observers: Sequence[Observer]) -> End:
+    """Tell every event of a trace to the observers, in their order. Returns the last one.
+
+    A trace that breaks off gets an end of its own, with termination `cut`. Raises InputError for what is no trace, or
+    one that contradicts itself.
+    """
+    iterations = time = number = 0
+    event: Event | None = None
+    for number, event in read_events(trace):
+        if isinstance(event, Iteration):
+            iterations, time = event.iteration + 1, event.end
+        _tell(trace, number, event, observers)
+    if isinstance(event, End):
+        return event
+    end = End("cut", iterations, time)
+    _tell(trace, number, end, observers)
+    return end
+
+
+def _tell(trace: str | os.PathLike[str], number: int, event: Event, observers: Sequence[Observer]) -> None:
+    for observe in observers:
+        try:
+            observe(event)
+        except InputError as error:
+            if error.file is None:
+                error.file, error.place = os.fspath(trace), f"line {number}: {error.place}"
+            raise
+        except (LookupError, ValueError, OverflowError) as error:
+            expected = "this line contradicts those before it; batchlab verify says what is wrong"
+            raise InputError(trace, f"line {number}", None, expected) from error

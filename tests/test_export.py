@@ -1,0 +1,297 @@
+"""Exports and timelines against the traces that they are made of, over random runs of every policy."""
+
+import io
+import json
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from laws_runs import POLICIES, outcome
+from trace_events import check_trace
+
+from batchlab.cli.timeline import Timeline
+from batchlab.clients.request import Request
+from batchlab.errors import InputError
+from batchlab.events import Event
+from batchlab.export import tables
+from batchlab.export.chrome import REQUESTS, ChromeTrace
+from batchlab.export.follow import follow
+from batchlab.export.lanes import Lanes
+from batchlab.export.spans import KINDS, Mark, Span, Spans
+from batchlab.export.strip import Strip
+from batchlab.metrics.fold import Summary
+from batchlab.trace.encode import decode
+
+ROOT = Path(__file__).resolve().parent.parent
+SEEDS = range(0, 60, 4)
+
+
+def events_of(run: Any) -> list[Event]:
+    return [decode(line) for line in run.lines]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_spans_hold_what_the_trace_scheduled(policy: str) -> None:
+    """Tokens by request and phase, in order; spans of a request neither overlap in time nor in iterations."""
+    for seed in SEEDS:
+        run = outcome(policy, seed)
+        items: list[Span | Mark] = []
+        observe = Spans(items.append)
+        for event in events_of(run):
+            observe(event)
+        wanted: Counter[tuple[str, str]] = Counter()
+        steps: Counter[tuple[str, str]] = Counter()
+        for line in run.iterations:
+            for id, phase, tokens in line["scheduled"]:
+                wanted[id, phase] += tokens
+                steps[id, phase] += 1
+        found: Counter[tuple[str, str]] = Counter()
+        cells: Counter[tuple[str, str]] = Counter()
+        last: dict[str, Span] = {}
+        for item in items:
+            if isinstance(item, Mark):
+                assert item.id not in last or item.time >= last[item.id].end
+                continue
+            assert item.kind in KINDS and item.start <= item.end
+            if item.id in last:
+                assert item.start >= last[item.id].end and item.first > last[item.id].last
+            last[item.id] = item
+            if item.tokens:
+                found[item.id, item.kind] += item.tokens
+                cells[item.id, item.kind] += item.last - item.first + 1
+        assert found == wanted and cells == steps, (policy, seed)
+        marks = Counter(item.kind for item in items if isinstance(item, Mark))
+        results = run.summary["results"]
+        assert marks["completed"] == results.get("completed", 0)
+        assert marks["rejected"] == results.get("rejected", 0)
+        assert marks["dropped"] == sum(results.get(name, 0) for name in ("cancelled", "expired", "failed"))
+        assert marks["preempted"] == run.summary["totals"]["preemptions"]
+        assert marks["turned away"] == run.summary["totals"]["retries"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_cells_of_the_timeline_are_the_trace(policy: str) -> None:
+    """Against each iteration's own lists: who is scheduled, waits, holds a seat, is preempted and ends."""
+    for seed in SEEDS:
+        run = outcome(policy, seed)
+        timeline = Timeline()
+        for event in events_of(run):
+            timeline(event)
+        shown = {(id, number): cell for id, row in timeline.cells.items() for number, cell in row.items()}
+        for line in run.iterations:
+            number, cached = line["iteration"], dict(line.get("cached", []))
+            expected = {id: "D" for id, phase, _ in line["scheduled"] if phase == "decode"}
+            for id, phase, tokens in line["scheduled"]:
+                if phase == "prefill":
+                    expected[id] = f"+{tokens}({cached[id]})" if cached.get(id) else f"+{tokens}"
+            for id, body in expected.items():
+                assert shown[id, number].body == body, (policy, seed, number, id)
+            ended = dict.fromkeys(line["completed"], "#")
+            ended |= {entry["id"]: "x" for entry in line.get("dropped", ())}
+            ended |= {entry["id"]: "X" for entry in line["rejected"] if "retry_at" not in entry}
+            here = {id: cell for (id, at), cell in shown.items() if at == number}
+            assert {id: cell.after for id, cell in here.items() if cell.after} == ended
+            outs = Counter(entry["id"] for entry in line["preempted"])
+            assert {id: cell.before.count("P") for id, cell in here.items() if "P" in cell.before} == outs
+            if isinstance(line["queue"], list) and isinstance(line["active"], list) and not run.asynchronous:
+                waiting = {id for id, cell in here.items() if cell.body in (".", "p") and not cell.after}
+                assert waiting == set(line["queue"]) - set(expected)
+                seated = {id for id, cell in here.items() if cell.body == "-"}
+                assert seated == set(line["active"]) - set(expected)
+        assert {number for _, number in shown} <= set(range(len(run.iterations)))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_chrome_traces_nest_and_hold_the_sums(policy: str) -> None:
+    for seed in SEEDS:
+        run = outcome(policy, seed)
+        file = io.StringIO()
+        chrome = ChromeTrace(file)
+        for event in events_of(run):
+            chrome(event)
+        chrome.close()
+        tracks = check_trace(json.loads(file.getvalue()))
+        tokens: Counter[str] = Counter()
+        ids = []
+        for (pid, _), slices in tracks.items():
+            if pid != REQUESTS:
+                assert [each["args"]["iteration"] for each in slices] == list(range(len(run.iterations)))
+                continue
+            (outer,) = (each for each in slices if each["depth"] == 0)
+            ids.append(outer["name"].removeprefix("request "))
+            assert outer["args"]["prompt"] == run.requests[ids[-1]]["prompt"]
+            assert all(each["depth"] == 1 and each["name"] in KINDS for each in slices if each is not outer)
+            for each in slices[:-1]:
+                tokens[each["name"]] += each["args"].get("tokens", 0)
+        assert sorted(ids) == sorted({id for line in run.iterations for id in line["arrived"]})
+        totals = run.summary["totals"]
+        assert (tokens["prefill"], tokens["decode"]) == (totals["prefill_tokens"], totals["decode_tokens"])
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_rows_of_iterations_add_up_to_the_totals(policy: str) -> None:
+    for seed in SEEDS:
+        run = outcome(policy, seed)
+        rows = written("iterations", ".parquet", events_of(run))
+        totals = run.summary["totals"]
+        assert rows.num_rows == len(run.iterations)
+        sums = {
+            name: sum(value or 0 for value in rows[name].to_pylist())
+            for name in rows.column_names
+            if name not in tables.TEXTS
+        }
+        for name in ("prefill_tokens", "decode_tokens", "cached_tokens", "retries"):
+            assert sums[name] == totals[name]
+        assert sums["preempted"] == totals["preemptions"]
+        assert sums["rejected"] == sum(totals["rejections"].values())
+        assert sums["unused"] == (totals["unused_budget"] or 0)
+        assert sums["kv_moved"] == totals["moved_blocks"]
+        assert sums["completed"] == run.summary["results"].get("completed", 0)
+        assert max(rows["queue"].to_pylist(), default=0) == totals["max_queue_length"]
+
+
+@pytest.mark.parametrize("what", ["requests", "iterations"])
+def test_every_format_says_the_same(what: str) -> None:
+    for policy in POLICIES[::3]:
+        for seed in range(1, 9):
+            run = outcome(policy, seed)
+            if run.iterations:
+                parquet, arrow, text = (written(what, kind, events_of(run)) for kind in (".parquet", ".arrow", ".csv"))
+                assert parquet.equals(arrow)
+                assert parquet.to_pylist() == text.cast(parquet.schema).to_pylist()
+            if what == "requests" and run.iterations:
+                asked = run.summary["requests"]
+                assert parquet["id"].to_pylist() == [request["id"] for request in asked]
+                assert parquet["ttft"].to_pylist() == [request["ttft"] for request in asked]
+
+
+def written(what: str, ending: str, events: list[Event]) -> Any:
+    """What a table's file holds, read back."""
+    file = io.BytesIO()
+
+    def tell(observers: Any) -> Any:
+        for event in events:
+            for observe in observers:
+                observe(event)
+        return events[-1]
+
+    tables.write(what, Unclosed(file), ending, tell)
+    file.seek(0)
+    if ending == ".parquet":
+        return pa.parquet.read_table(file)
+    if ending == ".arrow":
+        return pa.ipc.open_file(file).read_all()
+    # An empty cell is null; an empty text would be quoted.
+    options = pa.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False, null_values=[""])
+    return pa.csv.read_csv(file, convert_options=options)
+
+
+class Unclosed(io.BufferedIOBase):
+    """A file that stays open when its writer closes it."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def test_the_docs_have_every_column_of_the_iterations() -> None:
+    text = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+    part = text[text.index("## Iterations") :]
+    listed = [
+        name.strip("`")
+        for line in part.splitlines()
+        if line.startswith("| `")
+        for name in line.split("|")[1].strip().split(", ")
+    ]
+    assert listed == list(tables.COLUMNS)
+
+
+@pytest.mark.parametrize("most", [2, 8, 64])
+def test_a_strip_keeps_its_sums_in_few_parts(most: int) -> None:
+    """Joining parts loses nothing that adds up, and no time."""
+    for policy in POLICIES:
+        run = outcome(policy, Random(f"{policy} {most}").choice(SEEDS))
+        strip = Strip(most)
+        for event in events_of(run):
+            strip(event)
+        assert len(strip.parts) <= most
+        assert sum(part.iterations for part in strip.parts) == len(run.iterations)
+        totals = run.summary["totals"]
+        assert sum(part.prefill for part in strip.parts) == totals["prefill_tokens"]
+        assert sum(part.unused for part in strip.parts) == (totals["unused_budget"] or 0)
+        assert strip.most_of("queue") == totals["max_queue_length"]
+        waited = sum(
+            (line["queue"] if isinstance(line["queue"], int) else len(line["queue"])) * (line["end"] - line["start"])
+            for line in run.iterations
+        )
+        assert sum(part.queue_area for part in strip.parts) == waited
+        if strip.parts:
+            assert (strip.parts[0].start, strip.parts[-1].end) == (
+                run.iterations[0]["start"],
+                run.iterations[-1]["end"],
+            )
+
+
+def test_lanes_of_very_many_requests_are_every_nth() -> None:
+    run = outcome("vllm", 7)  # a crowd: 300 requests
+    lanes, all_lanes = Lanes(50), Lanes()
+    for event in events_of(run):
+        lanes(event)
+        all_lanes(event)
+    assert lanes.came == all_lanes.came == 300 and lanes.each == 8
+    assert list(lanes.rows) == list(all_lanes.rows)[::8]
+    for id, lane in lanes.rows.items():
+        assert sum(span.tokens for span in lane.spans) == sum(span.tokens for span in all_lanes.rows[id].spans)
+
+
+def test_a_trace_that_contradicts_itself_is_one_error(tmp_path: Path) -> None:
+    """Drop or repeat any line: an error that names the line, or what is left is a trace in itself."""
+    run = next(run for run in map(outcome, ["vllm"] * 60, SEEDS) if len(run.iterations) > 20)
+    lines = run.text.splitlines()
+    refused = 0
+    for place in range(1, len(lines)):
+        for kept in ([*lines[:place], *lines[place + 1 :]], [*lines[: place + 1], *lines[place:]]):
+            file = tmp_path / "t.jsonl"
+            file.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+            try:
+                follow(file, [Spans(lambda item: None), Summary()])
+            except InputError as error:
+                refused += 1
+                assert str(error).startswith(f"{file}: line ")
+    assert refused > len(lines) // 2
+
+
+def test_requests_that_are_not_known_are_refused() -> None:
+    observe = Spans(lambda item: None)
+    observe(Request("a", 0, 1, 1, 1))
+    with pytest.raises(InputError, match="each request once"):
+        observe(Request("a", 0, 1, 1, 1))
+
+
+def test_samples_behind_a_cdf_are_those_of_the_figures() -> None:
+    from batchlab.export.spread import weighted
+
+    run = outcome("vllm", 7)
+    summary = Summary()
+    for event in events_of(run):
+        summary(event)
+    for name, figures in run.summary["latency"].items():
+        if name in ("ttft", "itl", "e2el"):
+            values, counts = weighted(summary, name)
+            samples = np.repeat(values, counts.astype(int))
+            assert len(samples) == figures["count"]
+            assert np.percentile(samples, [50, 99]).tolist() == pytest.approx([figures["p50"], figures["p99"]])

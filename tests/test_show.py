@@ -1,0 +1,165 @@
+"""`show`, `export` and the timeline as people see them."""
+
+import io
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+from test_hostile_ids import batchlab
+
+from batchlab import Summary, load, simulate
+from batchlab.cli import sparks
+from batchlab.cli.timeline import Timeline, print_timeline
+from batchlab.clients.request import Request
+from batchlab.export import charts
+from batchlab.export.spans import Mark
+from batchlab.export.strip import Strip
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of a small run and of a large one."""
+    folder = tmp_path_factory.mktemp("show")
+    small = str(ROOT / "examples" / "priority-preemption.toml")
+    assert batchlab(folder, "run", small, "--trace", "small.jsonl").returncode == 0
+    large = str(ROOT / "examples" / "ladder.toml")
+    assert batchlab(folder, "run", large, "--policy", "vllm", "--trace", "large.jsonl").returncode == 0
+    lines = (folder / "small.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "cut.jsonl").write_text("".join(lines[:4]), encoding="utf-8")
+    return folder
+
+
+def test_show_prints_what_run_prints(folder: Path) -> None:
+    for example, trace, skipped in (("priority-preemption", "small", 1), ("vllm", "vllm", 1)):
+        file = str(ROOT / "examples" / f"{example}.toml")
+        printed = batchlab(folder, "run", file, "--trace", f"{trace}.jsonl").stdout
+        shown = batchlab(folder, "show", f"{trace}.jsonl")
+        assert shown.returncode == 0 and not shown.stderr
+        assert shown.stdout.splitlines()[skipped:] == printed.splitlines()[skipped:]
+        document = json.loads(batchlab(folder, "show", f"{trace}.jsonl", "--json").stdout)
+        (same,) = json.loads(batchlab(folder, "run", file, "--json").stdout)["runs"]
+        del document["trace"]
+        assert document == same
+
+
+def test_a_large_run_is_charts_and_any_part_of_it_can_be_seen(folder: Path) -> None:
+    shown = batchlab(folder, "show", "large.jsonl").stdout
+    assert "how often" in shown and "over time" in shown and "throughput" in shown and "iteration 0" not in shown
+    part = batchlab(folder, "show", "large.jsonl", "--iterations", "100..103")
+    assert part.returncode == 0 and "iteration 100" in part.stdout and "103" in part.stdout
+    document = json.loads(batchlab(folder, "show", "large.jsonl", "--iterations", "100..103", "--json").stdout)
+    assert [line["iteration"] for line in document["schedule"]] == [100, 101, 102, 103] and "requests" not in document
+
+
+def test_a_trace_that_breaks_off_is_shown_up_to_there(folder: Path) -> None:
+    for command in (["show", "cut.jsonl"], ["export", "cut.jsonl", "chrome", "-o", "cut.json"]):
+        done = batchlab(folder, *command)
+        assert done.returncode == 0 and "has no end line" in done.stderr
+    assert "cut after 3 iterations" in batchlab(folder, "show", "cut.jsonl").stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["show", "none.jsonl"], "none.jsonl: a readable file expected"),
+        (["show", "small.jsonl", "--iterations", "7"], "must be FROM..TO, such as 100..150"),
+        (["show", "small.jsonl", "--iterations", "5..3"], "the smaller number first"),
+        (["show", "small.jsonl", "--iterations", "0..200"], "must be 1 to 200 iterations"),
+        (["show", "small.jsonl", "--iterations", "6..9"], "the trace has 6, from 0 on"),
+        (["export", "small.jsonl", "chrome", "-o", "x.csv"], "chrome is written as .json"),
+        (["export", "small.jsonl", "requests", "-o", "x.parqet"], "(did you mean '.parquet'?)"),
+        (["export", "small.jsonl", "timeline", "-o", "x"], "timeline is written as .png or .svg"),
+        (["export", "small.json", "chrome", "-o", "small.json"], "would overwrite the trace itself"),
+        (["export", "small.jsonl", "chrome", "-o", "no/such.json"], "cannot be written"),
+        (["export", "small.jsonl", "everything", "-o", "x.json"], "is not one of"),
+        (["export", "small.jsonl", "chrome"], "Missing option"),
+    ],
+)
+def test_wrong_input_is_one_line_and_leaves_no_file(folder: Path, command: list[str], expected: str) -> None:
+    before = sorted(folder.iterdir())
+    done = batchlab(folder, *command)
+    assert done.returncode == 2 and expected in done.stderr and not done.stdout
+    assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("width", [20, 60, 80, 120])
+def test_a_narrow_timeline_has_several_bands_and_loses_nothing(width: int) -> None:
+    """Every cell of every request stands in some band, no line is wider than the terminal, columns stand in line."""
+    timeline = Timeline()
+    ids = [f"請求{n}🦜" if n % 3 else f"{n}" * 40 for n in range(1, 9)]
+    (run,) = load(ROOT / "examples" / "vllm.toml").runs
+    names = dict(zip((request.id for request in run.requests), ids, strict=False))
+    run.requests = [Request(names[r.id], r.arrival, r.prompt, r.output, r.max_tokens) for r in run.requests]
+    end = simulate(run, [timeline])
+    out = io.StringIO()
+    screen = Console(file=out, width=width, force_terminal=True, color_system=None, highlight=False)
+    print_timeline(screen, timeline, list(timeline.cells), range(end.iterations))
+    lines = out.getvalue().splitlines()
+    assert all(cell_len(line) <= width for line in lines)
+    table = lines[: max(n for n, line in enumerate(lines) if line.startswith(("請求", "3333")) or ".." in line) + 1]
+    numbers = [int(word) for line in table if line.startswith("iteration") for word in line.split()[1:]]
+    assert numbers == list(range(end.iterations))
+    shown = sorted(word for line in table if line and not line.startswith("iteration") for word in line.split()[1:])
+    assert shown == sorted(str(cell) for row in timeline.cells.values() for cell in row.values())
+
+
+def test_marks_of_one_iteration_share_a_cell() -> None:
+    timeline = Timeline()
+    for kind in ("preempted", "preempted", "dropped"):
+        timeline._tell(Mark("a", kind, 0, 4))
+    assert str(timeline.cells["a"][4]) == "PPx"
+
+
+def test_charts_of_characters_where_only_ascii_can_be_printed(folder: Path) -> None:
+    environment = {"PYTHONIOENCODING": "ascii", "PATH": "", "COLUMNS": "60"}
+    command = [sys.executable, "-m", "batchlab", "show", "large.jsonl"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, env=environment, timeout=60)
+    assert done.returncode == 0 and b"\\u" not in done.stdout and b"@" in done.stdout
+
+
+def test_what_requests_tell_over_time_is_what_iterations_tell() -> None:
+    """Without preemptions and rejections, a request begins when it leaves the queue and is under way until it ends."""
+    quick, slow, strip = Summary(), Summary(), Strip()
+    for observers in ([quick], [slow, strip]):
+        simulate(load(ROOT / "examples" / "generated.toml").runs[0], observers)
+    assert quick.totals() == slow.totals() and quick.totals()["preemptions"] == 0
+    assert sparks._of_requests(quick, 20)[1].keys() == {"not begun", "begun, not done"}
+    means, most = sparks._of_requests(quick, 20)[1]["begun, not done"]
+    assert most == strip.most_of("batch")
+    assert means.tolist() == pytest.approx(sparks._of_strip(strip, "batch", 20).tolist(), rel=0.02, abs=0.05)
+
+
+@pytest.mark.parametrize("what", list(charts.CHARTS))
+def test_charts_are_the_same_bytes_each_time_and_warn_of_nothing(folder: Path, what: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for trace in ("small", "large", "cut"):
+            for ending in ("svg", "png"):
+                made = []
+                for _ in range(2 if trace == "small" else 1):
+                    done = batchlab(folder, "export", f"{trace}.jsonl", what, "-o", f"c.{ending}")
+                    assert done.returncode == 0 and not done.stdout, done.stderr
+                    made.append((folder / f"c.{ending}").read_bytes())
+                assert len(set(made)) == 1 and len(made[0]) > 2000
+
+
+def test_names_that_the_font_lacks_are_escapes() -> None:
+    assert charts.printable("請a") == "\\u8acba"
+    assert charts.printable("\x1b[0m") == "\\x1b[0m"
+    assert charts.printable("$x$") == "$x$"
+    assert len(charts.printable("y" * 10_000)) == charts.NAME
+
+
+def test_without_matplotlib_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "batchlab.export.charts")
+    monkeypatch.delattr("batchlab.export.charts", raising=False)
+    done = batchlab(folder, "export", "small.jsonl", "timeline", "-o", "m.svg")
+    assert done.returncode == 2 and "pip install 'batchlab[plot]'" in done.stderr and not (folder / "m.svg").exists()
