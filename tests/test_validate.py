@@ -2,6 +2,8 @@
 
 import json
 import random
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
 from batchlab.cli.main import cli
 from batchlab.cli.validate import parse_bounds
+from batchlab.costs.linear import Linear
 from batchlab.costs.roofline import Roofline
 from batchlab.costs.table import Table
 from batchlab.errors import InputError
@@ -149,13 +152,101 @@ def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) ->
     (folder / "meta.json").write_text(json.dumps(meta))
     run = recorded(folder)
     found = replay(prepare(run, costs.build(COST), {}), ranks=run.ranks)
-    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-1]
+    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-2]
     assert found.last[::2] == found.last[1::2] and len(found.states) == 2
     assert all(abs(cell["error_pct"]) < 0.2 for cell in compared(run, found)["latency_s"]["e2e"].values())
     middle = run.last[len(run.last) // 2]
     assert found.state_at(middle).running == 2 * Replay(states=found.states[:1]).state_at(middle).running > 0
     refused = invoke("calibrate", folder, "-o", tmp_path / "cost.toml")
     assert "data_parallel_size: 2: must be 1" in str(refused.exception)
+
+
+def with_engine(folder: Path, **kwargs: object) -> Path:
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["engine_kwargs"] |= kwargs
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def test_engines_that_share_experts_wait_for_each_other(tmp_path: Path) -> None:
+    """Steps that begin together end together; which thread is first changes nothing."""
+    folder = with_engine(make_run(tmp_path / "run", 6, count=60), data_parallel_size=2, enable_expert_parallel=True)
+    run = recorded(folder)
+    assert run.lockstep and "2 engines share the experts" in run.notes[-2]
+    spans: dict[int, list[tuple[int, int]]] = {}
+
+    def watch(event: Any) -> None:
+        if getattr(event, "scheduled", None):
+            spans.setdefault(threading.get_ident(), []).append((event.start, event.end))
+
+    changed = {"async_scheduling": False}
+    found = replay(prepare(run, costs.build(COST), changed), [watch], run.ranks, run.lockstep)
+    assert found == replay(prepare(run, costs.build(COST), changed), (), run.ranks, run.lockstep)
+    alone = replay(prepare(run, costs.build(COST), changed), (), run.ranks)
+    assert sum(found.last) > sum(alone.last)
+    first, second = spans.values()
+    ends = [{end for _, end in one} for one in (first, second)]
+    assert len(ends[0] & ends[1]) > 200  # without waiting hardly any would fall together
+    for one, other in ((first, second), (second, first)):
+        for start, end in one:  # nobody ends a step while another is in one that began with it
+            assert not [e for s, e in other if s == start and e != end]
+
+
+def test_engines_in_step_take_what_the_cost_says_of_both(tmp_path: Path) -> None:
+    """Two engines with the same requests are one whose every step has both shares of the experts' tokens."""
+    folder = make_run(tmp_path / "run", 6, count=30)
+    single = recorded(with_engine(folder))
+    profiles.make(tmp_path / "p")
+    rows = [(t, e, 1 + 0.1 * t + e) for t in (1, 64, 4096) for e in (0, 32, 64)]
+    profiles.write(tmp_path / "p" / "moe.csv", "tokens,experts,time_us", rows)
+    moe = {"model": "operators", "profile": str(tmp_path / "p"), "layers": 8, "hidden_size": 100}
+    cost = costs.build({**moe, "experts": 128, "experts_per_token": 8, "expert_parallel": 2})
+    expected = replay(prepare(replace(single, ranks=2, lockstep=True), cost, {})).last
+    twins = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines() for _ in range(2)]
+    rows_of = [json.dumps(row | {"request_id": f"r{place}"}) for place, row in enumerate(twins)]
+    (folder / "requests.jsonl").write_text("\n".join(rows_of))
+    run = recorded(with_engine(folder, data_parallel_size=2, enable_expert_parallel=True))
+    found = replay(prepare(run, cost, {}), (), run.ranks, run.lockstep).last
+    assert found[::2] == found[1::2] == expected
+
+
+def test_an_engine_that_fails_in_step_ends_the_others(tmp_path: Path) -> None:
+    folder = with_engine(make_run(tmp_path / "run", 6, count=20), data_parallel_size=4, enable_expert_parallel=True)
+    run = recorded(folder)
+
+    class Broken(Linear):
+        def duration(self, work: Any) -> int:
+            if self.timed > 40:
+                raise InputError(None, "cost", None, "breaks")
+            self.timed += 1
+            return super().duration(work)
+
+    with pytest.raises(InputError, match="cost: breaks"):
+        replay(prepare(run, Broken("ns", 9e6), {}), (), run.ranks, run.lockstep)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "cost.tensor_parallel: 1: must be 2, as in the measured run"),
+        ({"tensor_parallel_size": 0}, "meta.json: engine_kwargs.tensor_parallel_size: 0: must be an integer from 1 to"),
+        ({"pipeline_parallel_size": 2}, "engine_kwargs.pipeline_parallel_size: 2: must be 1"),
+        (
+            {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+            "enable_expert_parallel: True: with tensor_parallel_size above 1 is not modelled",
+        ),
+        ({"max_num_seqs": "many"}, "meta.json: engine.max_num_seqs: 'many': must be an integer"),
+        ({"max_num_batched_tokens": 2**63}, "meta.json: engine.max_num_batched_tokens: 9223372036854775808: must be"),
+    ],
+)
+def test_a_run_of_another_system_than_the_cost_is_refused(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    folder = with_engine(make_run(tmp_path / "run", 1, count=5), **changed)
+    cost = costs.build({"model": "roofline", "gpu": "h100-sxm", "llm": "llama-3.1-8b"})
+    with pytest.raises(InputError) as caught:
+        prepare(recorded(folder), cost, {})
+    assert message in str(caught.value)
 
 
 def test_planned_arrivals_come_instead_of_the_measured_ones(tmp_path: Path) -> None:
@@ -221,6 +312,7 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
         ("{}", "engine_kwargs.max_num_seqs: is missing"),
         ("[]", "must be a JSON object"),
         ("{", "not valid JSON"),
+        ('{"schema_version": 2}', "schema_version: 2: must be 1"),
         ('{"engine_kwargs": 3}', "engine_kwargs: 3: must be a JSON object"),
     ):
         meta.write_text(text)

@@ -60,7 +60,7 @@ def validate(
     measured = recorded(Path(run), None if workload is None else Path(workload))
     prepared = prepare(measured, costs.load(Path(cost)), changed)
     with progress(prepared) as observers:
-        found = replay(prepared, observers, measured.ranks)
+        found = replay(prepared, observers, measured.ranks, measured.lockstep)
     remarks = cost_remarks(prepared)
     document: dict[str, Any] = {
         "run": run,

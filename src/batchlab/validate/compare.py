@@ -77,7 +77,7 @@ def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
     output = recorded.requests.field("output")
     ends = []
     for factor in (1 - STEP_CHANGE, 1 + STEP_CHANGE):
-        found = replay(replace(run, cost=Scaled(run.cost, factor)), ranks=recorded.ranks)
+        found = replay(replace(run, cost=Scaled(run.cost, factor)), (), recorded.ranks, recorded.lockstep)
         ends.append({name: figures(values) for name, values in samples(found, output).items()})
     low, high = ends
     moved = {}
