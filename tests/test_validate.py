@@ -136,7 +136,9 @@ def test_within_decides_the_exit_code(tmp_path: Path) -> None:
     bad = invoke("validate", folder, "--cost", off, "--within", "50%", "--within", "tpot=2%")
     assert bad.exit_code == 1
     assert "tpot mean: +" in bad.stderr and "allowed 2 %" in bad.stderr and "e2e" not in bad.stderr
-    assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "e2e": 3}
+    assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "itl": 3, "e2e": 3}
+    with pytest.raises(InputError, match=r"'tft=5%': must be as .*\(did you mean 'ttft'\?\)"):
+        parse_bounds(("tft=5%",))
 
 
 def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) -> None:
@@ -365,7 +367,7 @@ def test_the_coefficients_that_made_measured_steps_are_found(tmp_path: Path) -> 
 
 
 def test_steps_that_are_not_linear_show_an_error_on_what_was_held_out(tmp_path: Path) -> None:
-    rows = [(q, 1000 + q * q) for q in range(10, 2000, 20)]
+    rows = [(q, 1000 + q * q * q / 100) for q in range(10, 2000, 20)]
     profiles.write(tmp_path / "steps.csv", "prefill_tokens,time_us", rows)
     ended = invoke("calibrate", tmp_path / "steps.csv", "-o", tmp_path / "cost.toml", "--json")
     document = json.loads(ended.stdout)
@@ -415,15 +417,68 @@ def test_the_coefficients_behind_served_requests_are_found(tmp_path: Path) -> No
     assert errors["e2e"]["count"] == 40 and errors["e2e"]["mean"] < 2 and errors["tpot"]["mean"] < 1
 
 
+def trace_of(path: Path, cost: dict[str, Any], policy: Vllm, requests: list[Request]) -> Summary:
+    with path.open("w") as file:
+        summary = Summary()
+        limits = Limits(16, 512, num_gpu_blocks=400, enable_prefix_caching=True)
+        settings = {"async_scheduling": policy.async_scheduling}
+        run = Run(policy, limits, costs.build(cost), requests, engine="vllm", settings=settings)
+        simulate(run, [summary, TraceWriter(file, summary)])
+    return summary
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_trace_is_fitted_with_the_pairs_of_its_prefills(tmp_path: Path, overlapping: bool) -> None:
+    """Also where steps overlap; and what is fitted predicts the trace that it is fitted to, and another one."""
+    chosen = random.Random(4)
+    pairs = {**COST, "prefill_pair": 20.0, "context_token": 900.0}
+    for name in "ab":
+        requests = [Request(f"r{i}", 7 + i * 10**7, chosen.randint(1, 2500), 40, 40) for i in range(60)]
+        requests[9] = Request("r9", 9 * 10**7, 300, 40, 40, cancel_at=2 * 10**8)
+        summary = trace_of(tmp_path / f"{name}.jsonl", pairs, Vllm(async_scheduling=overlapping), requests)
+        assert summary.totals()["preemptions"] > 0 and summary.by_id["r9"].result == "cancelled"
+    ended = invoke("calibrate", tmp_path / "a.jsonl", "-o", tmp_path / "cost.toml", "--json")
+    assert ended.exit_code == 0
+    document = json.loads(ended.stdout)
+    for name in (*TRUE, "prefill_pair"):
+        assert document["cost"][name] == pytest.approx(pairs[name], rel=1e-3)
+    assert document["held_out_errors_pct"]["step"]["worst"] < 0.1
+    for name in "ab":
+        ended = invoke("validate", tmp_path / f"{name}.jsonl", "--cost", tmp_path / "cost.toml", "--json")
+        assert ended.exit_code == 0, ended.output
+        document = json.loads(ended.stdout)
+        assert set(document["latency_s"]) == {"ttft", "ttft_queued", "tpot", "e2e", "itl"}
+        for cells in document["latency_s"].values():
+            assert all(abs(cell["error_pct"]) < 0.2 for cell in cells.values())
+        assert "1 of 60 requests were not completed" in document["notes"][0]
+        assert document["over_time"]["kv_cache_pct"]["mean_absolute_error"] < 1
+
+
+def test_a_trace_that_is_no_measured_run_is_refused(tmp_path: Path) -> None:
+    trace_of(tmp_path / "t.jsonl", {"model": "unit"}, Vllm(), [Request("a", 0, 5, 5, 5)])
+    cost = tmp_path / "cost.toml"
+    cost.write_text("\n".join(["[cost]", *(f"{key} = {json.dumps(value)}" for key, value in COST.items())]))
+    ended = invoke("validate", tmp_path / "t.jsonl", "--cost", cost)
+    assert "line 1, clock.unit: 'iteration': must be 'ns'" in str(ended.exception)
+    ended = invoke("validate", tmp_path / "t.jsonl", "--cost", cost, "--workload", "x.csv")
+    assert str(ended.exception).startswith("--workload: 'x.csv': has no use beside a trace")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("s.csv", "prefill_tokens,time_us\n5,nan\n", "line 2, time_us: 'nan': must be a number from 0 to 2^40"),
-        ("s.csv", "prefill_tokens,time_us\n5,1\n", "1 steps are too few to fit: at least 5 are needed"),
+        ("s.csv", "prefill_tokens,time_us\n5,1\n", "1 steps are too few to fit: at least 6 are needed"),
         ("s.csv", "prefill_tokens,time_us\n0,1\n", "line 2: neither prefill_tokens nor decodes: the step is empty"),
         ("s.csv", "prefill_tokens\n5\n", "line 1: has no column 'time_us'"),
         ("s.jsonl", '{"clock": {"unit": "iteration"}}\n', "line 1, clock.unit: 'iteration': must be 'ns'"),
-        ("s.jsonl", '{"clock": {"unit": "ns"}, "steps_in_flight": 2}\n', "line 1, steps_in_flight: 2: must be 1"),
+        ("s.jsonl", '{"clock": {"unit": "ns"}, "steps_in_flight": 4}\n', "line 1, steps_in_flight: 4: must be 1"),
+        (
+            "s.csv",
+            "prefil_tokens,decodes,time_us\n5,1,1\n",
+            "line 1: 'prefil_tokens': unknown column (did you mean 'pr",
+        ),
+        ("s.csv", "\n5,1,1\n", "line 1: is empty; it must name the columns: time_us, prefill_tokens"),
         ("s.jsonl", '{"clock": {"unit": "ns"}}\n{"type": "iteration"}\n', "line 2: not an iteration of a trace"),
     ],
 )

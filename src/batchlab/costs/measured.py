@@ -16,16 +16,17 @@ MOST = 2.0**40
 
 
 def read(path: Path, numbers: Sequence[str], optional: Sequence[str] = (), text: str | None = None) -> list[Row]:
-    """The rows of a file that has these columns; others are ignored.
+    """The rows of a file that has these columns. Raises InputError.
 
-    numbers: columns that must be there. optional: numbers too, None in every row where the file has none. text: a
-    column of words. Raises InputError.
+    numbers: columns that must be there. optional: numbers too, absent from every row where the file has none; then no
+    column may be unknown, since one that is misspelled would count as absent. Else others are ignored. text: a column
+    of words.
     """
     text_file = io.StringIO(read_text(path, "a CSV text file is needed"), newline="")
     reader = csv.reader(text_file, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]
-        _refuse_header(path, header, [*numbers, *([text] if text else [])])
+        _refuse_header(path, header, [*numbers, *([text] if text else [])], optional)
         if optional and not set(optional) & set(header):
             raise InputError(path, "line 1", None, f"has none of the columns {', '.join(optional)}")
         rows = []
@@ -75,7 +76,10 @@ def series(path: Path, rows: Sequence[Row], size: str, time: str) -> tuple[list[
     return sizes, [found[at] for at in sizes]
 
 
-def _refuse_header(path: Path, header: list[str], wanted: Sequence[str]) -> None:
+def _refuse_header(path: Path, header: list[str], wanted: Sequence[str], optional: Sequence[str]) -> None:
+    if not any(header):
+        columns = ", ".join([*wanted, *optional])
+        raise InputError(path, "line 1", None, f"is empty; it must name the columns: {columns}")
     if len(set(header)) < len(header):
         twice = next(name for name in header if header.count(name) > 1)
         raise InputError(path, "line 1", twice, "stands twice among the column names")
@@ -84,6 +88,11 @@ def _refuse_header(path: Path, header: list[str], wanted: Sequence[str]) -> None
             raise InputError(
                 path, "line 1", None, f"has no column {name!r}{nearest(name, header)}; it has: {', '.join(header):.160}"
             )
+    for name in header:
+        if optional and name not in (*wanted, *optional):
+            left = [other for other in optional if other not in header]
+            columns = f"the columns are {', '.join([*optional, *wanted])}"
+            raise InputError(path, "line 1", name, f"unknown column{nearest(name, left)}; {columns}")
 
 
 def _number(path: Path, line: int, name: str, text: str) -> float:

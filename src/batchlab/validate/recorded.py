@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from batchlab.clients.columns import Columns
 from batchlab.clients.formats import LLMSERVINGSIM
+from batchlab.clients.request import Request
 from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
@@ -42,13 +43,14 @@ class Recorded:
     folder: Path
     version: str
     engine: dict[str, Any]
-    """[engine] settings of policy vllm."""
+    """[engine], of policy vllm where it names no other."""
     ranks: int
     """Engines, under data parallelism."""
     lockstep: bool
     """Whether these wait for each other in every step: they share the experts of a mixture-of-experts model."""
-    tensor_parallel: int
-    requests: Columns
+    tensor_parallel: int | None
+    """GPUs that share each layer, if known."""
+    requests: Sequence[Request]
     """The load: as sent, or as planned."""
     sent: list[float]
     queued: list[float]
@@ -57,6 +59,13 @@ class Recorded:
     series: list[Row]
     """Rows of timeseries.csv: t in s, running, waiting, kv_cache_pct."""
     notes: list[str]
+    itl: dict[str, Any] | None = None
+    """Figures of the gaps between tokens in ns, where the time of every token is known."""
+
+    @property
+    def output(self) -> list[int]:
+        """Tokens that each request got."""
+        return [request.output for request in self.requests]
 
 
 def recorded(folder: Path, workload: Path | None = None) -> Recorded:

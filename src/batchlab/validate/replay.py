@@ -1,5 +1,6 @@
 """A recorded run on the simulated engine: the times of its requests, and its state over time."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -65,6 +66,8 @@ class Replay:
     steps: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    itl: dict[str, Any] | None = None
+    """Figures of the gaps between tokens in ns; of one engine only."""
     states: list[list[State]] = field(default_factory=list)
     """Of each rank, after each step."""
 
@@ -98,9 +101,9 @@ def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
     except InputError as error:
         name = (error.place or "").removeprefix("engine.")
         if name in run.engine and name not in settings:
-            error.file = str(run.folder / "meta.json")
+            error.file = str(run.folder / "meta.json" if run.folder.is_dir() else run.folder)
         raise
-    source = {"name": "requests.jsonl", "sha256": None, "requests": len(run.requests)}
+    source = {"name": run.folder.name, "sha256": None, "requests": len(run.requests)}
     return replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
 
 
@@ -110,7 +113,7 @@ def _same_gpus(run: Recorded, cost: CostModel) -> None:
     experts = run.ranks if run.lockstep else 1
     for name, measured in (("tensor_parallel", run.tensor_parallel), ("expert_parallel", experts)):
         given = settings.get(name)
-        if given is not None and given != measured:
+        if None not in (given, measured) and given != measured:
             raise InputError(None, f"cost.{name}", given, f"must be {measured}, as in the measured run")
 
 
@@ -140,6 +143,7 @@ def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockste
     found = Replay(states=[states for part in parts for states in part.states])
     for total in ("steps", "preemptions", "cached_tokens"):
         setattr(found, total, sum(getattr(part, total) for part in parts))
+    found.itl = parts[0].itl if ranks == 1 else None
     for position, request in enumerate(run.requests):
         queued, first, last = times[position]
         found.sent.append(request.arrival / NS_IN_S)
@@ -182,9 +186,13 @@ def _replay_rank(
     by_id, totals = summary.by_id, summary.totals()
     for position, request in zip(positions, run.requests, strict=True):
         result = by_id[request.id]
+        if request.cancel_at is not None and result.completed_time is None:
+            times[position] = (math.nan, math.nan, math.nan)
+            continue
         if result.first_time is None or result.completed_time is None:
             reason = result.reason or result.result
             raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
         times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
+    found.itl = summary.document(False)["latency"]["itl"]
     found.preemptions += totals["preemptions"]
     found.cached_tokens += totals["cached_tokens"]
