@@ -84,6 +84,7 @@ def test_every_gpu_reads_and_has_an_origin() -> None:
     ("find", "name", "told"),
     [
         (catalog.find_gpu, "H100-SMX", "no such GPU: `batchlab catalog` lists them (did you mean 'h100-sxm'?)"),
+        (catalog.find_gpu, "h101", "(did you mean 'h100-sxm'?)"),
         (catalog.find_llm, "meta-llama/Llama-3.1-8B", "(did you mean 'llama-3.1-8b'?)"),
         (catalog.find_llm, "", "no such model: `batchlab catalog` lists them, or give a path to its config.json"),
     ],

@@ -334,6 +334,14 @@ def test_a_step_beyond_the_profile_is_counted_and_told(tmp_path: Path) -> None:
         ("dense.csv", "tokens", "token", "line 1: has no column 'tokens' (did you mean 'token'?)"),
         ("attention.csv", "0,0,1,256,", "0,0,1,16,", "line 3: measured twice (prefill_chunk 0"),
         ("attention.csv", "0,0,1,256,", "0,0,1,1e300,", "line 3, kv_decode: '1e300': must be a number from 0 to 2^40"),
+        ("attention.csv", "0,0,1,16,0.316", "0,0,1,16,0", "line 2, time_us: 0.0: must be above 0"),
+        ("attention.csv", "0,0,1,16,0.316", "0,0,1,16,9", "line 19, time_us: 0.6370112000000001: falls by 93 %"),
+        (
+            "dense.csv",
+            "embedding,2,1.02",
+            "embedding,2,4",
+            "line 4, time_us: 1.04: falls by 74 % from the 4 of line 3 at",
+        ),
         ("per_sequence.csv", "lm_head,8,26.0", "lm_head,8", "line 3: 'lm_head,8': must have 3 cells"),
     ],
 )

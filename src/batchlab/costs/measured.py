@@ -6,13 +6,18 @@ import csv
 import io
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from batchlab.errors import InputError, nearest
 from batchlab.files import read_text
 
 MOST = 2.0**40
 """Largest number that is accepted, as a size or as a time."""
+MOST_FALL = 2 / 3
+"""An operator's time at a larger size may fall by this share: a kernel for large sizes can be faster, in the profiles
+that we know by up to 0.6."""
 
 
 def read(path: Path, numbers: Sequence[str], optional: Sequence[str] = (), text: str | None = None) -> list[Row]:
@@ -63,6 +68,7 @@ class Row:
 def series(path: Path, rows: Sequence[Row], size: str, time: str) -> tuple[list[int], list[float]]:
     """Times by ascending size, each size once. Raises InputError."""
     found: dict[int, float] = {}
+    lines: dict[int, int] = {}
     for row in rows:
         at = row[size]
         if at != int(at) or at < 1:
@@ -72,8 +78,44 @@ def series(path: Path, rows: Sequence[Row], size: str, time: str) -> tuple[list[
         if row[time] <= 0:
             raise InputError(path, f"line {row.line}, {time}", row[time], "must be above 0")
         found[int(at)] = row[time]
+        lines[int(at)] = row.line
     sizes = sorted(found)
+    for low, high in pairwise(sizes):
+        if found[high] < found[low] * (1 - MOST_FALL):
+            _refuse_fall(path, lines[high], found[high], found[low], lines[low], size)
     return sizes, [found[at] for at in sizes]
+
+
+def refuse_outliers(
+    path: Path,
+    columns: Sequence[str],
+    points: Mapping[Any, float],
+    lines: Mapping[Any, int],
+    most: float = MOST_FALL,
+    setting: str = "",
+) -> None:
+    """Raises InputError where more of one size, with as much of all others, takes less time by a share above `most`.
+
+    columns: of the sizes. points: times by size. setting: what the share is set by, for the message.
+    """
+    for axis, name in enumerate(columns):
+        order = sorted(points, key=lambda point: (point[:axis] + point[axis + 1 :], point[axis]))
+        for low, high in pairwise(order):
+            if low[:axis] + low[axis + 1 :] == high[:axis] + high[axis + 1 :]:
+                if points[high] < points[low] * (1 - most):
+                    _refuse_fall(path, lines[high], points[high], points[low], lines[low], name, setting)
+
+
+def _refuse_fall(
+    path: Path, line: int, time: float, before: float, line_before: int, size: str, setting: str = ""
+) -> None:
+    raise InputError(
+        path,
+        f"line {line}, time_us",
+        time,
+        f"falls by {100 * (1 - time / before):.0f} % from the {before:g} of line {line_before} at a smaller {size}: one "
+        f"of them is an outlier{setting and f' ({setting})'}",
+    )
 
 
 def _refuse_header(path: Path, header: list[str], wanted: Sequence[str], optional: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batchlab.costs.grid import Grid, Point
 from batchlab.costs.lines import Line
-from batchlab.costs.measured import read, series
+from batchlab.costs.measured import read, refuse_outliers, series
 from batchlab.costs.waves import fit_saturation
 from batchlab.errors import InputError, nearest
 
@@ -129,7 +129,10 @@ def points_of(path: Path, columns: Sequence[str]) -> dict[Point, float]:
             raise InputError(
                 path, f"line {row.line}", None, f"measured twice ({shown}): line {lines[point]} has it too"
             )
+        if row["time_us"] <= 0:
+            raise InputError(path, f"line {row.line}, time_us", row["time_us"], "must be above 0")
         found[point], lines[point] = row["time_us"], row.line
+    refuse_outliers(path, columns, found, lines)
     return found
 
 
