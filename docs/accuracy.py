@@ -85,7 +85,7 @@ CONSTANTS = """
 | blocks that end splitting | 0.8 of the slots | FlashAttention, num_splits_heuristic |
 | saturation | {saturations} | FIT, one for each profile, to its skew.csv |
 | multiprocessors | 128, 188 | data sheets |
-| all-reduce over PCIe (`collectives`) | six points | inferred from another run, of Qwen3-32B with TP2; not used above |
+| all-reduce over PCIe (`collectives`) | six points | FIT to another run, of Qwen3-32B with TP2, which it is no prediction of; not used above |
 | host time, overlap, efficiency | none | |
 
 ## What is missing

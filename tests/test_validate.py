@@ -454,6 +454,23 @@ def test_a_trace_is_fitted_with_the_pairs_of_its_prefills(tmp_path: Path, overla
         assert document["over_time"]["kv_cache_pct"]["mean_absolute_error"] < 1
 
 
+@pytest.mark.parametrize("pair", [3, 2.5])
+def test_pairs_are_what_attention_looks_at(tmp_path: Path, pair: float) -> None:
+    """Each token of a prefill with itself and all before it, however the prompt is cut; `verify` counts the same."""
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 5, "prefill_pair": pair}
+    trace_of(tmp_path / "t.jsonl", cost, Vllm(), [Request("a", 0, 700, 2, 2), Request("b", 0, 400, 1, 1)])
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    took = [line["end"] - line["start"] for line in lines if line["type"] == "iteration"]
+    whole = sum(range(1, 701)) + sum(range(1, 401))  # chunks of 512, then 188 and 324, then 76
+    assert sum(took) == pytest.approx(5 * len(took) + pair * whole, abs=len(took))
+    assert took[0] == 5 + int(pair * sum(range(1, 513)) + 0.5)
+    assert invoke("verify", tmp_path / "t.jsonl").exit_code == 0
+    lines[1]["end"] += 1
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "t.jsonl").write_text(text)
+    assert invoke("verify", tmp_path / "t.jsonl").exit_code == 1
+
+
 def test_a_trace_that_is_no_measured_run_is_refused(tmp_path: Path) -> None:
     trace_of(tmp_path / "t.jsonl", {"model": "unit"}, Vllm(), [Request("a", 0, 5, 5, 5)])
     cost = tmp_path / "cost.toml"

@@ -109,13 +109,9 @@ def refuse_outliers(
 def _refuse_fall(
     path: Path, line: int, time: float, before: float, line_before: int, size: str, setting: str = ""
 ) -> None:
-    raise InputError(
-        path,
-        f"line {line}, time_us",
-        time,
-        f"falls by {100 * (1 - time / before):.0f} % from the {before:g} of line {line_before} at a smaller {size}: one "
-        f"of them is an outlier{setting and f' ({setting})'}",
-    )
+    fall = f"falls by {100 * (1 - time / before):.0f} % from the {before:g} of line {line_before} at a smaller {size}"
+    told = f"{fall}: one of them is an outlier{setting and f' ({setting})'}"
+    raise InputError(path, f"line {line}, time_us", time, told)
 
 
 def _refuse_header(path: Path, header: list[str], wanted: Sequence[str], optional: Sequence[str]) -> None:
