@@ -110,11 +110,12 @@ def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
 def _same_gpus(run: Recorded, cost: CostModel) -> None:
     """A cost for another number of GPUs would predict another system. Raises InputError."""
     settings = cost.describe()
+    file = next(reversed(getattr(cost, "inputs", ())), None)
     experts = run.ranks if run.lockstep else 1
     for name, measured in (("tensor_parallel", run.tensor_parallel), ("expert_parallel", experts)):
         given = settings.get(name)
         if None not in (given, measured) and given != measured:
-            raise InputError(None, f"cost.{name}", given, f"must be {measured}, as in the measured run")
+            raise InputError(file, f"cost.{name}", given, f"must be {measured}, as in the measured run")
 
 
 def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockstep: bool = False) -> Replay:
