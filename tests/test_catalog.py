@@ -84,6 +84,7 @@ def test_every_gpu_reads_and_has_an_origin() -> None:
     ("find", "name", "told"),
     [
         (catalog.find_gpu, "H100-SMX", "no such GPU: `batchlab catalog` lists them (did you mean 'h100-sxm'?)"),
+        (catalog.find_gpu, "h101", "(did you mean 'h100-sxm'?)"),
         (catalog.find_llm, "meta-llama/Llama-3.1-8B", "(did you mean 'llama-3.1-8b'?)"),
         (catalog.find_llm, "", "no such model: `batchlab catalog` lists them, or give a path to its config.json"),
     ],
@@ -200,21 +201,21 @@ def test_how_weights_are_stored(quantization: Any, stored: str | None) -> None:
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
         ("[1]", "[1]: must be an object"),
-        ("{}", "num_hidden_layers (or n_layer, n_layers, num_layers): is missing"),
+        ("{}", "missing: num_hidden_layers (or n_layer, n_layers, num_layers); hidden_size (or"),
         (json.dumps(without("hidden_size")), "hidden_size (or n_embd, d_model, n_embed): is missing"),
         (json.dumps(without("vocab_size")), "vocab_size: is missing"),
         (json.dumps(without("intermediate_size")), "intermediate_size (or "),
         (json.dumps({"text_config": without("vocab_size")}), "text_config.vocab_size: is missing"),
-        (json.dumps(LLAMA | {"num_hidden_layers": 32.0}), "num_hidden_layers: 32.0: must be an integer of at least 1"),
+        (json.dumps(LLAMA | {"num_hidden_layers": 32.0}), "num_hidden_layers: 32.0: must be an integer from 1 to 2^40"),
         (json.dumps(LLAMA | {"num_hidden_layers": True}), "num_hidden_layers: True: must be an integer"),
         (json.dumps(LLAMA | {"num_hidden_layers": 2**40}), "must be at most 10000"),
-        (json.dumps(LLAMA | {"hidden_size": -1}), "hidden_size: -1: must be an integer of at least 1"),
+        (json.dumps(LLAMA | {"hidden_size": -1}), "hidden_size: -1: must be an integer from 1 to 2^40"),
         (json.dumps(LLAMA | {"hidden_size": 2**63}), "hidden_size: 9223372036854775808: must be an integer"),
         (json.dumps(LLAMA | {"hidden_size": 4097}), "head_dim: is missing: 32 heads do not divide 4097"),
         (json.dumps(LLAMA | {"vocab_size": None}), "vocab_size: is missing"),
         (json.dumps(LLAMA | {"num_local_experts": 8}), "num_experts_per_tok (or "),
         (json.dumps(LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 9}), "9 experts a token, of only 8"),
-        (json.dumps(LLAMA | {"kv_lora_rank": 512}), "qk_rope_head_dim: is missing"),
+        (json.dumps(LLAMA | {"kv_lora_rank": 512}), "missing: qk_rope_head_dim; qk_nope_head_dim; v_head_dim"),
         (json.dumps(LLAMA | {"mamba_d_state": 16}), "mamba_d_state: 16: layers other than attention are not modelled"),
         (
             json.dumps(LLAMA | {"num_local_experts": 8, "num_experts_per_tok": 2, "first_k_dense_replace": 99}),
@@ -233,6 +234,55 @@ def test_a_config_that_will_not_do(tmp_path: Path, text: str | None, told: str) 
     with pytest.raises(InputError) as error:
         read_config(path)
     assert str(error.value).startswith(f"{path}: ") and told in str(error.value), error.value
+
+
+MOE = {"num_local_experts": 8}
+MLA = {"kv_lora_rank": 512, "num_key_value_heads": 32}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"num_key_value_heads": 5}, "num_key_value_heads: 5: must divide the 32 attention heads"),
+        ({"num_key_value_heads": 0}, "num_key_value_heads: 0: must be an integer from 1 to 2^40"),
+        ({"head_dim": 0}, "head_dim: 0: must be an integer from 1 to 2^40"),
+        ({"head_dim": 2**63}, "head_dim: 9223372036854775808: must be an integer from 1 to 2^40"),
+        ({"sliding_window": 64, "sliding_window_pattern": 0}, "sliding_window_pattern: 0: must be an integer from 1"),
+        ({"sliding_window": False}, "sliding_window: False: must be an integer from 1"),
+        ({"sliding_window": 64, "use_sliding_window": "false"}, "use_sliding_window: 'false': must be true or false"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings: 'false': must be true or false"),
+        ({"quantization_config": "fp8"}, "quantization_config: 'fp8': must be an object"),
+        (
+            {"quantization_config": {"quant_method": ["fp8"]}},
+            "quantization_config.quant_method: ['fp8']: must be a text",
+        ),
+        ({"layer_types": ["full_attention"]}, "layer_types: ['full_attention']: must be a list of 32 entries"),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention': layers other than attention"),
+        (MOE | {"num_experts_per_tok": 9}, "9 experts a token, of only 8"),
+        (MOE, "num_experts_per_tok (or experts_per_token, moe_topk, moe_top_k): is missing"),
+        (
+            MOE | {"vocab_size": None},
+            "missing: vocab_size; num_experts_per_tok (or experts_per_token, moe_topk, moe_top_k)",
+        ),
+        (MLA, "missing: qk_rope_head_dim; qk_nope_head_dim; v_head_dim"),
+        (
+            {"hidden_size": None, "intermediate_size": None},
+            "missing: hidden_size (or n_embd, d_model, n_embed); intermediate_size (or intermediate_size_mlp, ffn_dim, "
+            "n_inner, ffn_hidden_size)",
+        ),
+    ],
+)
+def test_a_config_with_wrong_values_is_told_in_one_line(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | changes), encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    assert str(caught.value).startswith(str(path)) and told in str(caught.value)
+
+
+def test_zero_means_none_where_configs_say_so() -> None:
+    plain = shape(LLAMA)
+    assert shape(LLAMA | {"sliding_window": 0, "num_experts": 0, "first_k_dense_replace": 0}) == plain
 
 
 def test_a_config_that_is_no_text(tmp_path: Path) -> None:

@@ -243,6 +243,53 @@ def test_experts_come_from_the_catalog_where_the_profile_has_them(tmp_path: Path
         build(tmp_path, layers=None, llm="deepseek-v3")
 
 
+def test_unequal_contexts_are_in_where_all_is_known_that_they_need(tmp_path: Path) -> None:
+    profiles.make(tmp_path / "p")
+    known = {"sms": 8, "kv_heads": 2}
+    assert build(tmp_path, **known).describe()["unequal_contexts"] is False  # no skew.csv
+    skew = [(64, 1, 0, 100, big, 100, 100 + big / 100) for big in (400, 800, 1600)]
+    profiles.write(tmp_path / "p" / "skew.csv", "n,nb,pc,kvs,kv_big,t_mean_us,t_skew_us", skew)
+    on, off, half = build(tmp_path, **known), build(tmp_path, unequal_contexts=False, **known), build(tmp_path, sms=8)
+    assert on.describe() == build(tmp_path, unequal_contexts=True, **known).describe()
+    step = work([], [100] * 40 + [4000])
+    assert on.duration(step) > off.duration(step) == half.duration(step)
+    assert on.remarks() == off.remarks() == []
+    (told,) = half.remarks()
+    assert "kv_heads not given" in told
+    many = {"sms": 500, "kv_heads": 2}
+    assert "no batch of skew.csv fills the GPU" in build(tmp_path, **many).remarks()[0]
+    with pytest.raises(InputError, match=r"skew\.csv: none of its batches fills the GPU"):
+        build(tmp_path, unequal_contexts=True, **many)
+
+
+def test_gpus_exchange_over_pcie_unless_told_otherwise(tmp_path: Path) -> None:
+    profiles.make(tmp_path / "p")
+    two = {"tensor_parallel": 2, "hidden_size": 5000}
+    silent, given = build(tmp_path, **two), build(tmp_path, **two, collectives="pcie")
+    assert silent.describe() == given.describe() and "as over PCIe" in silent.remarks()[0] and not given.remarks()
+    plain = build(tmp_path)
+    step = work([(400, 0)], [])  # 4 MB: 292 us
+    assert silent.duration(step) - plain.duration(step) == pytest.approx(1000 * 7 * 292, abs=1)
+
+
+def test_engines_that_share_experts_take_the_longest_and_all_their_tokens(tmp_path: Path) -> None:
+    profiles.make(tmp_path / "p")
+    rows = [(t, e, 1 + 0.1 * t + e) for t in (1, 64, 1024) for e in (0, 32, 64)]
+    profiles.write(tmp_path / "p" / "moe.csv", "tokens,experts,time_us", rows)
+    profiles.write(tmp_path / "links.csv", "bytes,time_us", [(1000, 5), (1000000, 1004)])
+    moe = {"experts": 128, "experts_per_token": 8, "hidden_size": 100, "collectives": "links.csv"}
+    model = build(tmp_path, cuda_graphs=0, tiles=False, expert_parallel=2, **moe)
+    long, short = work([(500, 0)], []), work([], [1000] * 20)
+    assert model.together([short, long]) == model.together([long, short])
+    layer, once = profiles.dense_us(500)
+    own = 3 * (layer + profiles.attention(500, 0, 0, 0)) + once + 22.5
+    hit = 64 * (1 - (1 - 8 / 128) ** 520)
+    shared = 3 * (1 + 0.1 * 260 + hit) + 3 * (5 + 999 * (520 * 200 - 1000) / 999000)
+    assert model.together([long, short]) == pytest.approx(1000 * (own + shared), rel=1e-4)
+    assert model.together([long, long]) == model.duration(long)
+    assert model.together([long, None]) < model.together([long, short])
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -250,7 +297,6 @@ def test_experts_come_from_the_catalog_where_the_profile_has_them(tmp_path: Path
         ({"llm": "llama-3.1-9b"}, "cost.llm: 'llama-3.1-9b': no such model"),
         ({"gpu": "h100-smx"}, "cost.gpu: 'h100-smx': no such GPU"),
         ({"gpu": "l4", "kv_heads": 8, "unequal_contexts": True}, "cost.sms: is missing: unequal_contexts needs it"),
-        ({"tensor_parallel": 2, "hidden_size": 8}, "cost.collectives: is missing: more than one GPU needs it"),
         (
             {"tensor_parallel": 2, "hidden_size": 8, "collectives": "pci"},
             "cost.collectives: 'pci': must be 'pcie', or a .csv file of all-reduce times (did you mean 'pcie'?)",
@@ -288,6 +334,14 @@ def test_a_step_beyond_the_profile_is_counted_and_told(tmp_path: Path) -> None:
         ("dense.csv", "tokens", "token", "line 1: has no column 'tokens' (did you mean 'token'?)"),
         ("attention.csv", "0,0,1,256,", "0,0,1,16,", "line 3: measured twice (prefill_chunk 0"),
         ("attention.csv", "0,0,1,256,", "0,0,1,1e300,", "line 3, kv_decode: '1e300': must be a number from 0 to 2^40"),
+        ("attention.csv", "0,0,1,16,0.316", "0,0,1,16,0", "line 2, time_us: 0.0: must be above 0"),
+        ("attention.csv", "0,0,1,16,0.316", "0,0,1,16,9", "line 19, time_us: 0.6370112000000001: falls by 93 %"),
+        (
+            "dense.csv",
+            "embedding,2,1.02",
+            "embedding,2,4",
+            "line 4, time_us: 1.04: falls by 74 % from the 4 of line 3 at",
+        ),
         ("per_sequence.csv", "lm_head,8,26.0", "lm_head,8", "line 3: 'lm_head,8': must have 3 cells"),
     ],
 )
@@ -310,7 +364,7 @@ def test_a_bad_profile_is_told_by_file_and_row(tmp_path: Path, file: str, old: s
         ({"unequal_contexts": True}, "cost.sms: is missing: unequal_contexts needs it"),
         ({"unequal_contexts": True, "sms": 8, "kv_heads": 2}, "skew.csv: cannot be read"),
         ({"unequal_contexts": True, "sms": 8, "kv_heads": 2, "saturation": 2.0}, "cost.saturation: 2.0: must be"),
-        ({"tensor_parallel": 2}, "cost.hidden_size: is missing"),
+        ({"tensor_parallel": 2}, "cost.hidden_size: is missing: more than one GPU needs it"),
         ({"experts": 8, "experts_per_token": 2}, "cost.experts: 8: has no use"),
         ({"cuda_graphs": -1}, "cost.cuda_graphs: -1: must be the largest captured batch size, or 0"),
     ],

@@ -2,6 +2,8 @@
 
 import json
 import random
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
 from batchlab.cli.main import cli
 from batchlab.cli.validate import parse_bounds
+from batchlab.costs.linear import Linear
 from batchlab.costs.roofline import Roofline
 from batchlab.costs.table import Table
 from batchlab.errors import InputError
@@ -133,7 +136,9 @@ def test_within_decides_the_exit_code(tmp_path: Path) -> None:
     bad = invoke("validate", folder, "--cost", off, "--within", "50%", "--within", "tpot=2%")
     assert bad.exit_code == 1
     assert "tpot mean: +" in bad.stderr and "allowed 2 %" in bad.stderr and "e2e" not in bad.stderr
-    assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "e2e": 3}
+    assert parse_bounds(("ttft=5%", "3%")) == {"ttft": 5, "tpot": 3, "itl": 3, "e2e": 3}
+    with pytest.raises(InputError, match=r"'tft=5%': must be as .*\(did you mean 'ttft'\?\)"):
+        parse_bounds(("tft=5%",))
 
 
 def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) -> None:
@@ -149,13 +154,101 @@ def test_engines_of_a_data_parallel_run_take_requests_in_turn(tmp_path: Path) ->
     (folder / "meta.json").write_text(json.dumps(meta))
     run = recorded(folder)
     found = replay(prepare(run, costs.build(COST), {}), ranks=run.ranks)
-    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-1]
+    assert run.ranks == 2 and "2 engines are simulated one by one" in run.notes[-2]
     assert found.last[::2] == found.last[1::2] and len(found.states) == 2
     assert all(abs(cell["error_pct"]) < 0.2 for cell in compared(run, found)["latency_s"]["e2e"].values())
     middle = run.last[len(run.last) // 2]
     assert found.state_at(middle).running == 2 * Replay(states=found.states[:1]).state_at(middle).running > 0
     refused = invoke("calibrate", folder, "-o", tmp_path / "cost.toml")
     assert "data_parallel_size: 2: must be 1" in str(refused.exception)
+
+
+def with_engine(folder: Path, **kwargs: object) -> Path:
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["engine_kwargs"] |= kwargs
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return folder
+
+
+def test_engines_that_share_experts_wait_for_each_other(tmp_path: Path) -> None:
+    """Steps that begin together end together; which thread is first changes nothing."""
+    folder = with_engine(make_run(tmp_path / "run", 6, count=60), data_parallel_size=2, enable_expert_parallel=True)
+    run = recorded(folder)
+    assert run.lockstep and "2 engines share the experts" in run.notes[-2]
+    spans: dict[int, list[tuple[int, int]]] = {}
+
+    def watch(event: Any) -> None:
+        if getattr(event, "scheduled", None):
+            spans.setdefault(threading.get_ident(), []).append((event.start, event.end))
+
+    changed = {"async_scheduling": False}
+    found = replay(prepare(run, costs.build(COST), changed), [watch], run.ranks, run.lockstep)
+    assert found == replay(prepare(run, costs.build(COST), changed), (), run.ranks, run.lockstep)
+    alone = replay(prepare(run, costs.build(COST), changed), (), run.ranks)
+    assert sum(found.last) > sum(alone.last)
+    first, second = spans.values()
+    ends = [{end for _, end in one} for one in (first, second)]
+    assert len(ends[0] & ends[1]) > 200  # without waiting hardly any would fall together
+    for one, other in ((first, second), (second, first)):
+        for start, end in one:  # nobody ends a step while another is in one that began with it
+            assert not [e for s, e in other if s == start and e != end]
+
+
+def test_engines_in_step_take_what_the_cost_says_of_both(tmp_path: Path) -> None:
+    """Two engines with the same requests are one whose every step has both shares of the experts' tokens."""
+    folder = make_run(tmp_path / "run", 6, count=30)
+    single = recorded(with_engine(folder))
+    profiles.make(tmp_path / "p")
+    rows = [(t, e, 1 + 0.1 * t + e) for t in (1, 64, 4096) for e in (0, 32, 64)]
+    profiles.write(tmp_path / "p" / "moe.csv", "tokens,experts,time_us", rows)
+    moe = {"model": "operators", "profile": str(tmp_path / "p"), "layers": 8, "hidden_size": 100}
+    cost = costs.build({**moe, "experts": 128, "experts_per_token": 8, "expert_parallel": 2})
+    expected = replay(prepare(replace(single, ranks=2, lockstep=True), cost, {})).last
+    twins = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines() for _ in range(2)]
+    rows_of = [json.dumps(row | {"request_id": f"r{place}"}) for place, row in enumerate(twins)]
+    (folder / "requests.jsonl").write_text("\n".join(rows_of))
+    run = recorded(with_engine(folder, data_parallel_size=2, enable_expert_parallel=True))
+    found = replay(prepare(run, cost, {}), (), run.ranks, run.lockstep).last
+    assert found[::2] == found[1::2] == expected
+
+
+def test_an_engine_that_fails_in_step_ends_the_others(tmp_path: Path) -> None:
+    folder = with_engine(make_run(tmp_path / "run", 6, count=20), data_parallel_size=4, enable_expert_parallel=True)
+    run = recorded(folder)
+
+    class Broken(Linear):
+        def duration(self, work: Any) -> int:
+            if self.timed > 40:
+                raise InputError(None, "cost", None, "breaks")
+            self.timed += 1
+            return super().duration(work)
+
+    with pytest.raises(InputError, match="cost: breaks"):
+        replay(prepare(run, Broken("ns", 9e6), {}), (), run.ranks, run.lockstep)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tensor_parallel_size": 2}, "cost.tensor_parallel: 1: must be 2, as in the measured run"),
+        ({"tensor_parallel_size": 0}, "meta.json: engine_kwargs.tensor_parallel_size: 0: must be an integer from 1 to"),
+        ({"pipeline_parallel_size": 2}, "engine_kwargs.pipeline_parallel_size: 2: must be 1"),
+        (
+            {"tensor_parallel_size": 2, "enable_expert_parallel": True},
+            "enable_expert_parallel: True: with tensor_parallel_size above 1 is not modelled",
+        ),
+        ({"max_num_seqs": "many"}, "meta.json: engine.max_num_seqs: 'many': must be an integer"),
+        ({"max_num_batched_tokens": 2**63}, "meta.json: engine.max_num_batched_tokens: 9223372036854775808: must be"),
+    ],
+)
+def test_a_run_of_another_system_than_the_cost_is_refused(
+    tmp_path: Path, changed: dict[str, object], message: str
+) -> None:
+    folder = with_engine(make_run(tmp_path / "run", 1, count=5), **changed)
+    cost = costs.build({"model": "roofline", "gpu": "h100-sxm", "llm": "llama-3.1-8b"})
+    with pytest.raises(InputError) as caught:
+        prepare(recorded(folder), cost, {})
+    assert message in str(caught.value)
 
 
 def test_planned_arrivals_come_instead_of_the_measured_ones(tmp_path: Path) -> None:
@@ -221,6 +314,7 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
         ("{}", "engine_kwargs.max_num_seqs: is missing"),
         ("[]", "must be a JSON object"),
         ("{", "not valid JSON"),
+        ('{"schema_version": 2}', "schema_version: 2: must be 1"),
         ('{"engine_kwargs": 3}', "engine_kwargs: 3: must be a JSON object"),
     ):
         meta.write_text(text)
@@ -273,7 +367,7 @@ def test_the_coefficients_that_made_measured_steps_are_found(tmp_path: Path) -> 
 
 
 def test_steps_that_are_not_linear_show_an_error_on_what_was_held_out(tmp_path: Path) -> None:
-    rows = [(q, 1000 + q * q) for q in range(10, 2000, 20)]
+    rows = [(q, 1000 + q * q * q / 100) for q in range(10, 2000, 20)]
     profiles.write(tmp_path / "steps.csv", "prefill_tokens,time_us", rows)
     ended = invoke("calibrate", tmp_path / "steps.csv", "-o", tmp_path / "cost.toml", "--json")
     document = json.loads(ended.stdout)
@@ -323,15 +417,85 @@ def test_the_coefficients_behind_served_requests_are_found(tmp_path: Path) -> No
     assert errors["e2e"]["count"] == 40 and errors["e2e"]["mean"] < 2 and errors["tpot"]["mean"] < 1
 
 
+def trace_of(path: Path, cost: dict[str, Any], policy: Vllm, requests: list[Request]) -> Summary:
+    with path.open("w") as file:
+        summary = Summary()
+        limits = Limits(16, 512, num_gpu_blocks=400, enable_prefix_caching=True)
+        settings = {"async_scheduling": policy.async_scheduling}
+        run = Run(policy, limits, costs.build(cost), requests, engine="vllm", settings=settings)
+        simulate(run, [summary, TraceWriter(file, summary)])
+    return summary
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_a_trace_is_fitted_with_the_pairs_of_its_prefills(tmp_path: Path, overlapping: bool) -> None:
+    """Also where steps overlap; and what is fitted predicts the trace that it is fitted to, and another one."""
+    chosen = random.Random(4)
+    pairs = {**COST, "prefill_pair": 20.0, "context_token": 900.0}
+    for name in "ab":
+        requests = [Request(f"r{i}", 7 + i * 10**7, chosen.randint(1, 2500), 40, 40) for i in range(60)]
+        requests[9] = Request("r9", 9 * 10**7, 300, 40, 40, cancel_at=2 * 10**8)
+        summary = trace_of(tmp_path / f"{name}.jsonl", pairs, Vllm(async_scheduling=overlapping), requests)
+        assert summary.totals()["preemptions"] > 0 and summary.by_id["r9"].result == "cancelled"
+    ended = invoke("calibrate", tmp_path / "a.jsonl", "-o", tmp_path / "cost.toml", "--json")
+    assert ended.exit_code == 0
+    document = json.loads(ended.stdout)
+    for name in (*TRUE, "prefill_pair"):
+        assert document["cost"][name] == pytest.approx(pairs[name], rel=1e-3)
+    assert document["held_out_errors_pct"]["step"]["worst"] < 0.1
+    for name in "ab":
+        ended = invoke("validate", tmp_path / f"{name}.jsonl", "--cost", tmp_path / "cost.toml", "--json")
+        assert ended.exit_code == 0, ended.output
+        document = json.loads(ended.stdout)
+        assert set(document["latency_s"]) == {"ttft", "ttft_queued", "tpot", "e2e", "itl"}
+        for cells in document["latency_s"].values():
+            assert all(abs(cell["error_pct"]) < 0.2 for cell in cells.values())
+        assert "1 of 60 requests were not completed" in document["notes"][0]
+        assert document["over_time"]["kv_cache_pct"]["mean_absolute_error"] < 1
+
+
+@pytest.mark.parametrize("pair", [3, 2.5])
+def test_pairs_are_what_attention_looks_at(tmp_path: Path, pair: float) -> None:
+    """Each token of a prefill with itself and all before it, however the prompt is cut; `verify` counts the same."""
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 5, "prefill_pair": pair}
+    trace_of(tmp_path / "t.jsonl", cost, Vllm(), [Request("a", 0, 700, 2, 2), Request("b", 0, 400, 1, 1)])
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    took = [line["end"] - line["start"] for line in lines if line["type"] == "iteration"]
+    whole = sum(range(1, 701)) + sum(range(1, 401))  # chunks of 512, then 188 and 324, then 76
+    assert sum(took) == pytest.approx(5 * len(took) + pair * whole, abs=len(took))
+    assert took[0] == 5 + int(pair * sum(range(1, 513)) + 0.5)
+    assert invoke("verify", tmp_path / "t.jsonl").exit_code == 0
+    lines[1]["end"] += 1
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "t.jsonl").write_text(text)
+    assert invoke("verify", tmp_path / "t.jsonl").exit_code == 1
+
+
+def test_a_trace_that_is_no_measured_run_is_refused(tmp_path: Path) -> None:
+    trace_of(tmp_path / "t.jsonl", {"model": "unit"}, Vllm(), [Request("a", 0, 5, 5, 5)])
+    cost = tmp_path / "cost.toml"
+    cost.write_text("\n".join(["[cost]", *(f"{key} = {json.dumps(value)}" for key, value in COST.items())]))
+    ended = invoke("validate", tmp_path / "t.jsonl", "--cost", cost)
+    assert "line 1, clock.unit: 'iteration': must be 'ns'" in str(ended.exception)
+    ended = invoke("validate", tmp_path / "t.jsonl", "--cost", cost, "--workload", "x.csv")
+    assert str(ended.exception).startswith("--workload: 'x.csv': has no use beside a trace")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("s.csv", "prefill_tokens,time_us\n5,nan\n", "line 2, time_us: 'nan': must be a number from 0 to 2^40"),
-        ("s.csv", "prefill_tokens,time_us\n5,1\n", "1 steps are too few to fit: at least 5 are needed"),
+        ("s.csv", "prefill_tokens,time_us\n5,1\n", "1 steps are too few to fit: at least 6 are needed"),
         ("s.csv", "prefill_tokens,time_us\n0,1\n", "line 2: neither prefill_tokens nor decodes: the step is empty"),
         ("s.csv", "prefill_tokens\n5\n", "line 1: has no column 'time_us'"),
         ("s.jsonl", '{"clock": {"unit": "iteration"}}\n', "line 1, clock.unit: 'iteration': must be 'ns'"),
-        ("s.jsonl", '{"clock": {"unit": "ns"}, "steps_in_flight": 2}\n', "line 1, steps_in_flight: 2: must be 1"),
+        ("s.jsonl", '{"clock": {"unit": "ns"}, "steps_in_flight": 4}\n', "line 1, steps_in_flight: 4: must be 1"),
+        (
+            "s.csv",
+            "prefil_tokens,decodes,time_us\n5,1,1\n",
+            "line 1: 'prefil_tokens': unknown column (did you mean 'pr",
+        ),
+        ("s.csv", "\n5,1,1\n", "line 1: is empty; it must name the columns: time_us, prefill_tokens"),
         ("s.jsonl", '{"clock": {"unit": "ns"}}\n{"type": "iteration"}\n', "line 2: not an iteration of a trace"),
     ],
 )

@@ -78,7 +78,22 @@ def run(example: str, command: str) -> Result:
 def test_line_continuations_and_underscores() -> None:
     command = parse("python -m vllm.entrypoints.openai.api_server \\\n  --model M \\\n  --max_num_seqs 4")
     assert command.settings == {"max_num_seqs": 4, "async_scheduling": True}
-    assert command.unknown == ["--model"]
+    assert command.unknown == [] and list(command.cost) == ["llm"]
+
+
+def test_what_the_cost_says_is_named() -> None:
+    text = "vllm serve org/M -tp 2 --dtype bfloat16 --quantization=fp8 --kv-cache-dtype fp8 --max-num-seqs 64"
+    found = parse(text)
+    assert found.cost == {
+        "llm": "org/M",
+        "tensor_parallel": "2",
+        "dtype": "bfloat16",
+        "weight_dtype": "fp8",
+        "kv_dtype": "fp8",
+    }
+    assert found.settings["max_num_seqs"] == 64 and found.unknown == []
+    said = "not taken from the command, [cost] says it: llm ('org/M'), tensor_parallel ('2'), dtype ('bfloat16')"
+    assert said in run("vllm.toml", text + " --max-num-batched-tokens 64 --num-gpu-blocks-override 50").stderr
 
 
 def test_a_misspelt_flag_is_not_just_ignored() -> None:

@@ -25,6 +25,16 @@ SWITCHES = {
     "scheduler-reserve-full-isl": "scheduler_reserve_full_isl",
     "long-prefill-token-threshold-adaptive": "long_prefill_token_threshold_adaptive",
 }
+COST = {
+    "model": "llm",
+    "dtype": "dtype",
+    "quantization": "weight_dtype",
+    "kv-cache-dtype": "kv_dtype",
+    "tensor-parallel-size": "tensor_parallel",
+    "pipeline-parallel-size": "pipeline_parallel",
+}
+"""Flags that say what a step costs, and the keys of [cost] that do here."""
+SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-q": "--quantization"}
 DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
 """vLLM's defaults on a GPU, where ours differ."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
@@ -34,9 +44,11 @@ SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 @dataclass(frozen=True)
 class Command:
-    """settings: of [engine], by their names there. unknown: flags that say nothing here."""
+    """settings: of [engine], by their names there. cost: what it says of model and GPUs, which [cost] says here, by its
+    keys there. unknown: flags that say nothing here."""
 
     settings: dict[str, Any]
+    cost: dict[str, str]
     unknown: list[str]
 
 
@@ -55,21 +67,25 @@ def parse(text: str, knows_memory: bool = False) -> Command:
     if not words:
         raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
     settings: dict[str, Any] = {}
+    cost: dict[str, str] = {}
     unknown: list[str] = []
+    if words[0] == "serve" and len(words) > 1 and not words[1].startswith("-"):
+        cost["llm"] = words[1]
     while words:
         word = words.pop(0)
+        word = SHORT.get(word, word)
         if word.startswith("--"):
-            _flag(word, words, settings, unknown)
+            _flag(word, words, settings, cost, unknown)
     if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
     for key, value in DEFAULTS.items():
         settings.setdefault(key, value)
     if not {"num_gpu_blocks", "gpu_memory_utilization"} & settings.keys():
         del settings["enable_prefix_caching"]  # there are no blocks to cache in
-    return Command(settings, unknown)
+    return Command(settings, cost, unknown)
 
 
-def _flag(word: str, words: list[str], settings: dict[str, Any], unknown: list[str]) -> None:
+def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:
     flag, equals, value = word[2:].partition("=")
     flag = flag.replace("_", "-")
     positive = flag.removeprefix("no-")
@@ -80,13 +96,15 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], unknown: list[s
         value = words.pop(0)
     if flag in WHOLE:
         settings[WHOLE[flag]] = _whole(flag, value)
+    elif flag in COST:
+        cost[COST[flag]] = value
     elif flag in OTHERS:
         try:
             settings[flag.replace("-", "_")] = OTHERS[flag](value)
         except ValueError as error:
             raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
     else:
-        unknown.append(f"--{flag}{nearest(flag, (*WHOLE, *SWITCHES, *OTHERS))}")
+        unknown.append(f"--{flag}{nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))}")
 
 
 def _whole(flag: str, value: str) -> int:

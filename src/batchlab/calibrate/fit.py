@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
-NAMES = ("per_iteration", "prefill_token", "decode_token", "context_token")
-"""Coefficients of the linear model. The features of a sample are 1, prefill tokens, decodes and context tokens, each
-summed over its steps."""
+NAMES = ("per_iteration", "prefill_token", "decode_token", "context_token", "prefill_pair")
+"""Coefficients of the linear model. The features of a sample are 1, prefill tokens, decodes, context tokens and
+query-key pairs of prefills (costs/linear.py), each summed over its steps."""
 HELD_OUT = 5
 """Every so many samples one is held out."""
 

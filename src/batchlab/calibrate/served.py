@@ -12,13 +12,13 @@ import numpy as np
 
 from batchlab.calibrate.fit import NAMES, Errors, Floats, errors, fit, held_out
 from batchlab.core.work import Work
-from batchlab.costs.linear import Linear
+from batchlab.costs.linear import Linear, pairs
 from batchlab.events import Event, Iteration
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
 from batchlab.validate.replay import Replay, prepare, replay
 
-START = (2e7, 1e5, 1e4, 50.0)
+START = (2e7, 1e5, 1e4, 50.0, 0.0)
 """What the first simulation takes, ns, by NAMES: an 8B model on a large GPU, roughly."""
 ROUNDS = 25
 DAMPED_AFTER = 3
@@ -31,14 +31,15 @@ class _Recording(Linear):
     """A linear cost that keeps what each step computed; as an observer it hears when each ended."""
 
     def __init__(self, coefficients: Floats) -> None:
-        base, prefill, decode, context = map(float, coefficients)
-        super().__init__("ns", base, prefill, decode, context)
+        base, prefill, decode, context, pair = map(float, coefficients)
+        super().__init__("ns", base, prefill, decode, context, prefill_pair=pair)
+        self.details = ("chunks",)
         self._work: list[tuple[float, ...]] = []
         self._serials: list[int] = []
         self._end: dict[int, int] = {}
 
     def duration(self, work: Work) -> int:
-        self._work.append((1.0, work.prefill_tokens, work.decode_tokens, work.context_tokens))
+        self._work.append((1.0, work.prefill_tokens, work.decode_tokens, work.context_tokens, pairs(work.chunks)))
         return super().duration(work)
 
     def __call__(self, event: Event) -> None:
@@ -93,7 +94,7 @@ def fit_served(
         coefficients = moved
     found = _latencies(replay(prepare(run, _Recording(coefficients), settings)), run)
     wanted = _latencies(run, run)
-    several = np.array(run.requests.field("output")) > 1
+    several = np.array(run.output) > 1
     picked = {"ttft": held, "tpot": held & several, "e2e": held}
     misses = {name: errors(found[name][of], wanted[name][of]) for name, of in picked.items() if of.any()}
     return Served(coefficients, rounds, settled, misses, steps)
@@ -117,5 +118,5 @@ def _measured_sums(run: Recorded) -> Floats:
 
 def _latencies(times: Recorded | Replay, run: Recorded) -> dict[str, Floats]:
     sent, first, last = np.array(times.sent), np.array(times.first), np.array(times.last)
-    gaps = np.maximum(np.array(run.requests.field("output")) - 1, 1)
+    gaps = np.maximum(np.array(run.output) - 1, 1)
     return {"ttft": first - sent, "tpot": (last - first) / gaps, "e2e": last - sent}

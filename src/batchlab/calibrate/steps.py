@@ -11,21 +11,27 @@ from batchlab.costs.table import COLUMNS, TIME
 from batchlab.errors import InputError
 from batchlab.trace.read import read_trace
 
-FEWEST = 5
-"""Steps that a fit of four coefficients needs at least."""
+FEWEST = 6
+"""Steps that a fit of five coefficients needs at least."""
+
+Sample = tuple[float, float, float, float, float]
+"""Prefill tokens, decodes, context tokens, pairs of prefill attention, ns."""
 
 
 def read_steps(path: Path) -> tuple[Floats, Floats]:
-    """Features (1, prefill tokens, decodes, context tokens) and times in ns of measured steps. Raises InputError."""
+    """Features, as calibrate/fit.py names them, and times in ns of measured steps. Raises InputError."""
     steps = _from_trace(path) if path.suffix == ".jsonl" else _from_csv(path)
     if len(steps) < FEWEST:
         raise InputError(path, None, None, f"{len(steps)} steps are too few to fit: at least {FEWEST} are needed")
     array = np.array(steps, float)
-    return np.column_stack([np.ones(len(array)), array[:, :3]]), array[:, 3]
+    return np.column_stack([np.ones(len(array)), array[:, :4]]), array[:, 4]
 
 
-def _from_csv(path: Path) -> list[tuple[float, float, float, float]]:
-    """Context as the linear model counts it: what is computed after the step, of prefills and decodes together."""
+def _from_csv(path: Path) -> list[Sample]:
+    """Context as the linear model counts it: what is computed after the step, of prefills and decodes together.
+
+    A step's prefill tokens count as those of one prompt: the file does not tell several.
+    """
     steps = []
     for row in read(path, (TIME,), optional=COLUMNS):
         prefill, before, decodes, context = (row.values.get(name, 0.0) for name in COLUMNS)
@@ -33,49 +39,71 @@ def _from_csv(path: Path) -> list[tuple[float, float, float, float]]:
             raise InputError(path, f"line {row.line}, {TIME}", row[TIME], "must be above 0")
         if not prefill and not decodes:
             raise InputError(path, f"line {row.line}", None, "neither prefill_tokens nor decodes: the step is empty")
-        steps.append((prefill, decodes, prefill + before + decodes * context, row[TIME] * 1000))
+        pairs = prefill * before + prefill * (prefill + 1) / 2
+        steps.append(
+            (prefill, decodes, (prefill + before if prefill else 0) + decodes * context, pairs, row[TIME] * 1000)
+        )
     return steps
 
 
-def _from_trace(path: Path) -> list[tuple[float, float, float, float]]:
-    """One step for each iteration that computed something; what is computed of a request follows from the lines."""
-    steps: list[tuple[float, float, float, float]] = []
+def _from_trace(path: Path) -> list[Sample]:
+    """One step for each iteration that computed something; what is computed of a request follows from the lines.
+
+    Where steps overlap, because one is planned while the one before runs, a step takes the time from the end of the one
+    before, or from its own plan if that is later.
+    """
+    steps: list[Sample] = []
     computed: dict[str, int] = {}
+    flying: dict[int, tuple[int, tuple[float, float, float, float]]] = {}
+    overlap, last_end = False, 0
     for number, obj in read_trace(path):
         if number == 1:
-            _refuse_header(path, obj)
+            overlap = _check_header(path, obj)
         if obj.get("type") != "iteration":
             continue
         try:
-            for preemption in obj["preempted"]:
-                if preemption["mode"] == "recompute":
-                    computed[preemption["id"]] = 0
-            computed.update((id, tokens) for id, tokens in obj.get("cached", []))
-            prefill = decodes = context = 0
-            for id, phase, tokens in obj["scheduled"]:
-                computed[id] = computed.get(id, 0) + tokens
-                context += computed[id]
-                prefill += tokens if phase == "prefill" else 0
-                decodes += phase == "decode"
-            time = obj["end"] - obj["start"]
+            sample = _computed(obj, computed)
+            if sample[0] or sample[1]:
+                flying[obj["iteration"]] = (obj["start"], sample)
+            delivered = obj["delivers"] if overlap else obj["iteration"]
+            if delivered not in flying:
+                continue
+            start, sample = flying.pop(delivered)
+            time = obj["end"] - max(start, last_end)
+            last_end = obj["end"]
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(path, f"line {number}", None, f"not an iteration of a trace: {error!r}") from None
-        if prefill or decodes:
-            if time <= 0:
-                raise InputError(path, f"line {number}", time, "end - start must be above 0")
-            steps.append((prefill, decodes, context, time))
+        if time <= 0:
+            raise InputError(path, f"line {number}", time, "end - start must be above 0")
+        steps.append((sample[0], sample[1], sample[2], sample[3], time))
     return steps
 
 
-def _refuse_header(path: Path, header: dict[str, Any]) -> None:
+def _computed(obj: dict[str, Any], computed: dict[str, int]) -> tuple[float, float, float, float]:
+    """An iteration's features; what is computed of each request is brought up to date."""
+    for preemption in obj["preempted"]:
+        if preemption["mode"] == "recompute":
+            computed[preemption["id"]] = 0
+    computed.update((id, tokens) for id, tokens in obj.get("cached", []))
+    prefill = decodes = context = pairs = 0
+    for id, phase, tokens in obj["scheduled"]:
+        before = computed.get(id, 0)
+        computed[id] = before + tokens
+        context += before + tokens
+        decodes += phase == "decode"
+        if phase == "prefill":
+            prefill += tokens
+            pairs += tokens * before + tokens * (tokens + 1) // 2
+    return prefill, decodes, context, pairs
+
+
+def _check_header(path: Path, header: dict[str, Any]) -> bool:
+    """Whether steps overlap. Raises InputError for a trace of no real time."""
     clock = header.get("clock")
     unit = clock.get("unit") if isinstance(clock, dict) else None
     if unit != "ns":
         raise InputError(path, "line 1, clock.unit", unit, "must be 'ns': a trace of measured times")
-    if header.get("steps_in_flight", 1) != 1:
-        raise InputError(
-            path,
-            "line 1, steps_in_flight",
-            header["steps_in_flight"],
-            "must be 1: steps that overlap have no own times",
-        )
+    flying = header.get("steps_in_flight", 1)
+    if flying not in (1, 2):
+        raise InputError(path, "line 1, steps_in_flight", flying, "must be 1 or 2: pipeline stages have no common time")
+    return bool(flying == 2)

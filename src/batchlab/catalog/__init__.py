@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -69,6 +70,9 @@ def _like(name: str, known: Iterable[str]) -> str:
     """Names that begin so, else the one most like it; of Hugging Face's names the part that is the model's."""
     own = name.rpartition("/")[2].lower()
     longer = [repr(other) for other in known if own and other.startswith(own)]
+    if not longer:  # of a name such as h101 the beginning of h100-sxm is like it, not the whole
+        begins = {other.partition("-")[0]: other for other in reversed(list(known))}
+        longer = [] if nearest(own, known) else [repr(begins[b]) for b in get_close_matches(own, begins, 1, 0.7)]
     return f" (did you mean {' or '.join(longer[:3])}?)" if longer else nearest(own, known)
 
 

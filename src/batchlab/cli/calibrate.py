@@ -141,7 +141,7 @@ def _document(
         "fitted_to": unit,
         "count": count,
         "cost": {"model": "linear", "unit": "ns", **dict(zip(NAMES, map(float, coefficients), strict=True))},
-        "fitted": {name: [float(c.min()), float(c.max())] for name, c in zip(RANGED, features.T[1:], strict=True)},
+        "fitted": {name: [float(c.min()), float(c.max())] for name, c in zip(RANGED, features.T[1:4], strict=True)},
         "held_out_errors_pct": {name: dataclasses.asdict(of) for name, of in found.items()},
         "notes": notes,
     }
@@ -180,7 +180,7 @@ def _print(document: dict[str, Any], output: str) -> None:
         shown = plain_table("", "us", numeric=("us",))
         for name, value in document["cost"].items():
             if not isinstance(value, str):
-                shown.add_row(name, f"{value / 1000:,.4f}")
+                shown.add_row(name, f"{value / 1000:,.{4 if value > 100 or not value else 7}f}")
         out.print(shown)
         out.print()
     heads = ("held out", "bias %", "mean %", "P50 %", "P95 %", "worst %")

@@ -17,7 +17,7 @@ from batchlab.cli.documents import print_json
 from batchlab.cli.progress import progress
 from batchlab.cli.tables import KV_SETTINGS, MOST_ROWS, print_run, settings_line
 from batchlab.cli.timeline import Timeline
-from batchlab.errors import InputError, one_line
+from batchlab.errors import InputError, one_line, shorten
 from batchlab.events import Event, Iteration
 from batchlab.export.strip import Strip
 from batchlab.files import flush, read_toml, whole_bytes, whole_file
@@ -164,6 +164,9 @@ def _knows_memory(scenario: str, overrides: dict[str, Any]) -> bool:
 def _settings_of(command: str, knows_memory: bool) -> dict[str, Any]:
     """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
     found = parse(command, knows_memory)
+    if found.cost:
+        said = ", ".join(f"{key} ({shorten(value)})" for key, value in found.cost.items())
+        note(f"not taken from the command, [cost] says it: {said}")
     if found.unknown:
         note(f"not modelled, ignored: {', '.join(found.unknown)}")
     return {f"engine.{key}": value for key, value in found.settings.items()}

@@ -3,7 +3,7 @@
 import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -18,9 +18,12 @@ from batchlab.policies import settings_of
 from batchlab.policies.vllm import Vllm
 from batchlab.simulate import Run
 
+if TYPE_CHECKING:
+    from batchlab.validate.recorded import Recorded
+
 JUDGED = ("mean", "p99")
-BOUNDED = ("ttft", "tpot", "e2e")
-SECONDS = {"tpot": (1000, "ms"), "ttft": (1, "s"), "ttft_queued": (1, "s"), "e2e": (1, "s")}
+BOUNDED = ("ttft", "tpot", "itl", "e2e")
+SECONDS = {"tpot": (1000, "ms"), "itl": (1000, "ms"), "ttft": (1, "s"), "ttft_queued": (1, "s"), "e2e": (1, "s")}
 
 
 @click.command()
@@ -49,18 +52,18 @@ def validate(
 ) -> None:
     """Replay a measured RUN of vLLM and print what is predicted beside what was measured.
 
-    RUN is a folder with requests.jsonl and meta.json, and timeseries.csv if there is one. The engine gets the settings
-    in meta.json. Measured arrivals are the load, unless --workload has others.
+    RUN is a folder with requests.jsonl and meta.json, and timeseries.csv if there is one, or a trace (.jsonl) with real
+    times that a recorder in the engine wrote. The engine gets the settings recorded there. Measured arrivals are the
+    load, unless --workload has others.
     """
     from batchlab.validate.compare import amplification, compared  # numpy takes time to import
-    from batchlab.validate.recorded import recorded
     from batchlab.validate.replay import prepare, replay
 
     allowed, changed = parse_bounds(bounds), engine_settings(settings)
-    measured = recorded(Path(run), None if workload is None else Path(workload))
+    measured = _read(Path(run), workload)
     prepared = prepare(measured, costs.load(Path(cost)), changed)
     with progress(prepared) as observers:
-        found = replay(prepared, observers, measured.ranks)
+        found = replay(prepared, observers, measured.ranks, measured.lockstep)
     remarks = cost_remarks(prepared)
     document: dict[str, Any] = {
         "run": run,
@@ -91,6 +94,17 @@ def validate(
         sys.exit(1)
 
 
+def _read(run: Path, workload: str | None) -> "Recorded":
+    from batchlab.validate.recorded import recorded
+    from batchlab.validate.traced import traced
+
+    if run.suffix != ".jsonl" or run.is_dir():
+        return recorded(run, None if workload is None else Path(workload))
+    if workload is not None:
+        raise InputError("--workload", None, workload, "has no use beside a trace, which has its own arrivals")
+    return traced(run)
+
+
 def engine_settings(given: tuple[str, ...]) -> dict[str, Any]:
     """The [engine] settings of --set options, with or without the section's name. Raises InputError."""
     settings = {key.removeprefix("engine."): value for key, value in map(parse_setting, given)}
@@ -107,7 +121,9 @@ def parse_bounds(given: tuple[str, ...]) -> dict[str, float]:
     for text in sorted(given, key=lambda bound: "=" in bound):  # what is said of one metric counts
         match = re.fullmatch(r"(?:([a-z0-9]+)=)?([0-9]+(?:\.[0-9]+)?) ?%", text)
         if match is None or (match[1] and match[1] not in BOUNDED):
-            raise InputError("--within", None, text, f"must be as 3% or ttft=5%; metrics: {', '.join(BOUNDED)}")
+            like = nearest(text.partition("=")[0], BOUNDED)
+            expected = f"must be as 3% or ttft=5%; metrics: {', '.join(BOUNDED)}{like}"
+            raise InputError("--within", None, text, expected)
         for name in [match[1]] if match[1] else BOUNDED:
             allowed[name] = float(match[2])
     return allowed

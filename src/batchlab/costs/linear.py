@@ -13,6 +13,11 @@ SAFE = float(1 << 60)
 """Sums below it, and each of their terms, fit 64 bits."""
 
 
+def pairs(chunks: list[tuple[int, int]]) -> int:
+    """Query-key pairs of prefill attention: each token of a chunk with all before it and with itself."""
+    return sum([tokens * before + tokens * (tokens + 1) // 2 for tokens, before in chunks])
+
+
 class LinearTime(StepTime):
     """The sum that a linear cost is; docs at Linear. In whole numbers where all coefficients are, else in floats."""
 
@@ -23,14 +28,16 @@ class LinearTime(StepTime):
         decode_token: float,
         context_token: float,
         moved_block: float,
+        prefill_pair: float,
         ranged: bool,
     ) -> None:
         self._ranged = ranged
-        coefficients = (per_iteration, prefill_token, decode_token, context_token, moved_block)
+        self._pairs = prefill_pair > 0
+        coefficients = (per_iteration, prefill_token, decode_token, context_token, moved_block, prefill_pair)
         self._whole = all(isinstance(coefficient, int) for coefficient in coefficients)
-        self._a, self._b, self._c, self._d, self._e = map(float, coefficients)
+        self._a, self._b, self._c, self._d, self._e, self._f = map(float, coefficients)
         if self._whole:
-            self._i, self._j, self._k, self._l, self._m = map(int, coefficients)
+            self._i, self._j, self._k, self._l, self._m, self._n = map(int, coefficients)
 
     def duration(self, work: Work) -> int:
         """The stated sum, rounded."""
@@ -39,11 +46,15 @@ class LinearTime(StepTime):
         decodes = work.decode_tokens + work.padding_tokens
         total = self._a + self._b * work.prefill_tokens + self._c * decodes + self._d * work.context_tokens
         total += self._e * work.moved_blocks
+        if self._pairs:
+            total += self._f * pairs(work.chunks)
         if total >= SAFE:
             return LONGEST
         if self._whole:
             exact = self._i + self._j * work.prefill_tokens + self._k * decodes
             exact += self._l * work.context_tokens + self._m * work.moved_blocks
+            if self._pairs:
+                exact += self._n * pairs(work.chunks)
             return exact if exact > 1 else 1
         exact = int(total + 0.5)
         return exact if exact > 1 else 1
@@ -57,7 +68,8 @@ class Linear(LinearTime):
 
     Context tokens are the keys and values that the step reads: over all requests in it, the tokens computed after it.
     Padding tokens, which a tied batch computes for its ended members, cost as much as decode tokens. Moving KV blocks
-    adds moved_block for each block swapped out or in. The sum is rounded half up to a whole number of `unit`, at least
+    adds moved_block for each block swapped out or in, and each query-key pair of a prefill prefill_pair: what attention
+    costs beyond reading, quadratic in the prompt. The sum is rounded half up to a whole number of `unit`, at least
     1, once per step. With `unit = "cost unit"` the numbers are abstract: they compare schedules and say nothing about
     seconds.
 
@@ -66,7 +78,6 @@ class Linear(LinearTime):
     """
 
     idle = "jump"
-    details: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -76,6 +87,7 @@ class Linear(LinearTime):
         decode_token: float = 0,
         context_token: float = 0,
         moved_block: float = 0,
+        prefill_pair: float = 0,
         fitted: dict[str, list[float]] | None = None,
     ) -> None:
         if unit not in ("cost unit", "ns"):
@@ -88,6 +100,9 @@ class Linear(LinearTime):
             "context_token": context_token,
             "moved_block": moved_block,
         }
+        if prefill_pair:
+            self.coefficients["prefill_pair"] = prefill_pair
+        self.details: tuple[str, ...] = ("chunks",) if prefill_pair else ()
         for name, value in self.coefficients.items():
             if not math.isfinite(value) or not 0 <= value <= 2**40:
                 raise SettingError(name, value, "must be a number from 0 to 2^40", section="cost")
@@ -96,7 +111,9 @@ class Linear(LinearTime):
         self.ranges = _ranges(fitted)
         self.timed = 0
         self.outside: dict[str, int] = {}
-        super().__init__(per_iteration, prefill_token, decode_token, context_token, moved_block, bool(self.ranges))
+        super().__init__(
+            per_iteration, prefill_token, decode_token, context_token, moved_block, prefill_pair, bool(self.ranges)
+        )
 
     def _count(self, work: Work) -> None:
         self.timed += 1

@@ -5,16 +5,16 @@ sampler, and with tensor parallelism 2 x layers + 1 all-reduces. What is measure
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from batchlab import catalog
 from batchlab.core.work import Work
 from batchlab.costs.base import whole
-from batchlab.costs.lines import Line
 from batchlab.costs.profile import Profile, load, load_collectives
 from batchlab.costs.waves import Waves
-from batchlab.errors import SettingError
+from batchlab.errors import InputError, SettingError
 
 BYTES = 2
 """Of an activation in 16 bits, which all-reduces carry."""
@@ -31,11 +31,11 @@ class Operators:
     profile: the folder. layers: of the model. cuda_graphs: largest captured batch size; up to it tokens are padded to
     the next captured one; 0 for none. tiles: dense operators take the time of the next profiled size, since matrix
     kernels rise in steps; otherwise the line between two sizes. unequal_contexts: with the profile's skew.csv and the
-    GPU's `sms`, the penalty of unequal contexts (waves.py); kv_heads are those of one GPU. saturation: its one
-    parameter, fitted to skew.csv if not given. tensor_parallel: GPUs that all-reduce `hidden_size` values a token by
-    the times in `collectives`. expert_parallel: GPUs, each with as many tokens of its own, that share a layer's
-    `experts`, of which each token takes experts_per_token; the profile's moe.csv has their times. Blocks swapped in or
-    out cost nothing here.
+    GPU's `sms`, the penalty of unequal contexts (waves.py); kv_heads are those of one GPU. Not given, it is on where
+    the profile has a skew.csv and both are known. saturation: its one parameter, fitted to skew.csv if not given.
+    tensor_parallel: GPUs that all-reduce `hidden_size` values a token by the times in `collectives`, a file or `pcie`.
+    expert_parallel: GPUs, each with as many tokens of its own, that share a layer's `experts`, of which each token
+    takes experts_per_token; the profile's moe.csv has their times. Blocks swapped in or out cost nothing here.
 
     llm, gpu: names of the catalog, or a path to a config.json, that fill layers, kv_heads, hidden_size, experts and
     experts_per_token, and sms, where these are not given.
@@ -53,7 +53,7 @@ class Operators:
         gpu: str | None = None,
         cuda_graphs: int = 512,
         tiles: bool = True,
-        unequal_contexts: bool = False,
+        unequal_contexts: bool | None = None,
         sms: int | None = None,
         kv_heads: int | None = None,
         saturation: float | None = None,
@@ -72,6 +72,9 @@ class Operators:
             raise _wrong("cuda_graphs", cuda_graphs, "must be the largest captured batch size, or 0")
         self.profile: Profile = load(Path(profile))
         settings |= _from_catalog(settings, self.profile.moe is not None)
+        self._told: list[str] = []
+        if unequal_contexts is None:
+            unequal_contexts = settings["unequal_contexts"] = self._knows_unequal(settings)
         if settings["layers"] is None:
             raise _wrong("layers", None, "is missing: give it, or the model as llm")
         shown = {key: Path(settings[key]).name for key in self.files if settings[key] is not None}
@@ -86,14 +89,33 @@ class Operators:
         self._parallel = (tensor_parallel, expert_parallel)
         self._reduce = None
         if tensor_parallel > 1 or expert_parallel > 1:
-            for name in ("hidden_size", "collectives"):
-                if settings[name] is None:
-                    raise _wrong(name, None, "is missing: more than one GPU needs it for what they exchange")
-            self._reduce = load_collectives(settings["collectives"])
+            if settings["hidden_size"] is None:
+                raise _wrong("hidden_size", None, "is missing: more than one GPU needs it for what they exchange")
+            if collectives is None:
+                self._told.append(
+                    "what GPUs exchange is timed as over PCIe between two of them; collectives has others"
+                )
+            self._settings["collectives"] = shown.get("collectives", "pcie")
+            self._reduce = load_collectives(collectives or "pcie")
             self._token_bytes = settings["hidden_size"] * BYTES
         self._set_experts(settings["experts"], settings["experts_per_token"])
         self.timed = 0
         self.outside = 0
+
+    def _knows_unequal(self, settings: dict[str, Any]) -> bool:
+        """Whether all is there that the penalty of unequal contexts needs; what is not is told after a run."""
+        if not (self.profile.folder / "skew.csv").exists():
+            return False
+        sms, kv_heads = settings["sms"], settings["kv_heads"]
+        missing = [name for name in ("sms", "kv_heads") if settings[name] is None]
+        if not missing and settings["saturation"] is None and self.profile.saturation(sms, kv_heads) is None:
+            self._told.append("unequal contexts are not in the prediction: no batch of skew.csv fills the GPU")
+            return False
+        if missing:
+            self._told.append(
+                f"unequal contexts are not in the prediction: {' and '.join(missing)} not given (or gpu and llm)"
+            )
+        return not missing
 
     def _make_waves(self, on: bool, sms: int | None, kv_heads: int | None, saturation: float | None) -> Waves | None:
         if not on:
@@ -104,6 +126,8 @@ class Operators:
         assert sms is not None and kv_heads is not None
         if saturation is None:
             saturation = self.profile.saturation(sms, kv_heads)
+            if saturation is None:
+                raise InputError(self.profile.folder / "skew.csv", None, None, "none of its batches fills the GPU")
         elif not 0 < saturation <= 1:
             raise _wrong("saturation", saturation, "must be a share, above 0 and at most 1")
         self._settings["saturation"] = saturation
@@ -124,20 +148,44 @@ class Operators:
         self._experts = (experts, per_token)
 
     def duration(self, work: Work) -> int:
-        """The sum, in ns."""
-        chunks, decodes = work.chunks, work.decode_tokens
+        """The sum, in ns. With expert_parallel all its GPUs are taken to compute as much."""
+        tokens = self._padded(work)
+        us = self._own_us(work, tokens)
+        if self._experts is not None:
+            us += self._shared_us(tokens * self._parallel[1])
+        return whole(us * 1000)
+
+    def together(self, works: Sequence[Work | None]) -> int:
+        """A step of engines that share the experts, one for each GPU of expert_parallel: None is an idle one.
+
+        They wait for each other in every layer: the longest of what each has of its own, and the experts at what all
+        have together. An idle engine computes one token for nobody (vLLM, execute_dummy_batch).
+        """
+        idle = Work()
+        idle.decode_tokens = idle.samples = idle.context_tokens = 1
+        idle.contexts = [1]
+        both = [(work, self._padded(work)) for work in (idle if work is None else work for work in works)]
+        us = max(self._own_us(work, tokens) for work, tokens in both)
+        if self._experts is not None:
+            us += self._shared_us(sum(tokens for _, tokens in both))
+        return whole(us * 1000)
+
+    def _padded(self, work: Work) -> int:
+        """Tokens computed: up to the largest CUDA graph those of the next captured one."""
         tokens = work.prefill_tokens + work.decode_tokens + work.padding_tokens
+        return self._captured[bisect_left(self._captured, tokens)] if tokens <= self.largest_graph else tokens
+
+    def _own_us(self, work: Work, tokens: int) -> float:
+        """All but the experts, whose GPUs may belong to several engines."""
+        chunks, decodes = work.chunks, work.decode_tokens
         context = (work.context_tokens - work.prefill_context) / decodes if decodes else 0.0
-        self._count(tokens, decodes + len(chunks), context, chunks)
+        self._count(work.prefill_tokens + decodes + work.padding_tokens, decodes + len(chunks), context, chunks)
         per_layer = self._attention(chunks, decodes, context)
         if self._waves is not None and decodes:
             penalty = self._waves.penalty(work.contexts)
             if penalty != 1.0:
                 per_layer += (penalty - 1) * self.profile.attention(0, 0, decodes, context)
-        if tokens <= self.largest_graph:
-            tokens = self._captured[bisect_left(self._captured, tokens)]
-        us = self.layers * per_layer + self._tokens_us(tokens) + self._sequences_us(decodes + len(chunks))
-        return whole(us * 1000)
+        return self.layers * per_layer + self._tokens_us(tokens) + self._sequences_us(decodes + len(chunks))
 
     @property
     def largest_graph(self) -> int:
@@ -166,32 +214,22 @@ class Operators:
         known = self._dense.get(tokens)
         if known is None:
             known = self.layers * self.profile.layer(tokens, self.tiles) + self.profile.once(tokens, self.tiles)
-            if self._reduce is not None:
-                known += self._exchange_us(self._reduce, tokens)
-            if self._experts is not None and self.profile.moe is not None:
-                known += self.layers * self._experts_us(tokens)
+            if self._reduce is not None and self._parallel[0] > 1:  # after attention and MLP, and after the embedding
+                known += (2 * self.layers + 1) * self._reduce(tokens * self._token_bytes)
             self._dense[tokens] = known
         return known
 
-    def _exchange_us(self, reduce: Line, tokens: int) -> float:
-        """All-reduces after attention and MLP of each layer and after the embedding; with expert parallelism, what is
-        gathered before and scattered after the experts, together an all-reduce of all GPUs' tokens."""
-        tensor, expert = self._parallel
-        us = 0.0
-        if tensor > 1:
-            us += (2 * self.layers + 1) * reduce(tokens * self._token_bytes)
-        if expert > 1:
-            us += self.layers * reduce(tokens * expert * self._token_bytes)
-        return us
-
-    def _experts_us(self, tokens: int) -> float:
-        """One layer's experts on one GPU: its share of the gathered tokens, over the experts that these hit."""
+    def _shared_us(self, gathered: int) -> float:
+        """The experts of all layers on one GPU: its share of the tokens of all, over the experts that these hit. Of
+        several GPUs also what is gathered before and scattered after them, together an all-reduce of all tokens."""
         assert self._experts is not None and self.profile.moe is not None
         experts, per_token = self._experts
         parallel = self._parallel[1]
-        gathered = tokens * parallel
         hit = experts / parallel * (1 - (1 - per_token / experts) ** gathered)
-        return self.profile.moe(gathered / parallel, 0, hit, 0)
+        us = self.profile.moe(gathered / parallel, 0, hit, 0)
+        if parallel > 1 and self._reduce is not None:
+            us += self._reduce(gathered * self._token_bytes)
+        return self.layers * us
 
     def _sequences_us(self, sequences: int) -> float:
         known = self._last.get(sequences)
@@ -214,8 +252,9 @@ class Operators:
     def remarks(self) -> list[str]:
         """What is to be said after a run."""
         if not self.outside:
-            return []
-        return [f"{self.outside:,} of {self.timed:,} steps lie outside the profile; their times are extrapolated"]
+            return self._told
+        far = f"{self.outside:,} of {self.timed:,} steps lie outside the profile; their times are extrapolated"
+        return [*self._told, far]
 
     def describe(self) -> dict[str, Any]:
         """The settings; the profile by its folder's name."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from batchlab.costs.grid import Grid, Point
 from batchlab.costs.lines import Line
-from batchlab.costs.measured import read, series
+from batchlab.costs.measured import read, refuse_outliers, series
 from batchlab.costs.waves import fit_saturation
 from batchlab.errors import InputError, nearest
 
@@ -42,7 +42,7 @@ class Profile:
         self.least_attention = self.attention(LEAST_PREFILL, 0, 0, 0)
         moe = folder / "moe.csv"
         self.moe = _grid(moe, ("tokens", "", "experts", "")) if moe.exists() else None
-        self._saturations: dict[tuple[int, int], float] = {}
+        self._saturations: dict[tuple[int, int], float | None] = {}
 
     def layer(self, tokens: float, next_size: bool) -> float:
         """All dense operators of a layer, us."""
@@ -56,15 +56,16 @@ class Profile:
         """lm_head and sampler, us: they see one token of each sequence."""
         return sum(line(sequences, next_size) for line in self._last)
 
-    def saturation(self, sms: int, kv_heads: int) -> float:
-        """The parameter of waves.py, fitted to the profile's batches of unequal contexts. Raises InputError."""
+    def saturation(self, sms: int, kv_heads: int) -> float | None:
+        """The parameter of waves.py, fitted to the profile's batches of unequal contexts; None if none of them fills
+        the GPU. Raises InputError for a bad file."""
         key = (sms, kv_heads)
         if key not in self._saturations:
-            path = self.folder / "skew.csv"
+            measured = skewed(self.folder / "skew.csv")
             try:
-                self._saturations[key] = fit_saturation(skewed(path), sms, kv_heads)[0]
-            except ValueError as error:
-                raise InputError(path, None, None, str(error)) from None
+                self._saturations[key] = fit_saturation(measured, sms, kv_heads)[0]
+            except ValueError:
+                self._saturations[key] = None
         return self._saturations[key]
 
 
@@ -128,7 +129,10 @@ def points_of(path: Path, columns: Sequence[str]) -> dict[Point, float]:
             raise InputError(
                 path, f"line {row.line}", None, f"measured twice ({shown}): line {lines[point]} has it too"
             )
+        if row["time_us"] <= 0:
+            raise InputError(path, f"line {row.line}, time_us", row["time_us"], "must be above 0")
         found[point], lines[point] = row["time_us"], row.line
+    refuse_outliers(path, columns, found, lines)
     return found
 
 

@@ -202,7 +202,8 @@ class Roofline:
         s = self.settings
         memory = self.memory(utilization, step_tokens)
         missing = memory.kv_token * block_size - memory.left
-        gpu = s["gpu"] or "the GPU"
+        gpu, gpus = s["gpu"] or "the GPU", s["tensor_parallel"] * s["pipeline_parallel"]
+        gpu = gpu if gpus == 1 else f"each of {gpus} x {gpu}"
         for tensor in range(s["tensor_parallel"] + 1, MOST_PARALLEL + 1):
             if self.llm.heads % tensor == 0 and tensor & (tensor - 1) == 0:
                 wider = Roofline(**{key: s[key] for key in s if key != "fp8"} | {"tensor_parallel": tensor})
@@ -268,6 +269,8 @@ def _check(settings: dict[str, Any], heads: int, layers: int) -> None:
             raise SettingError(name, settings[name], "must be a number from 0 to 1e9", "cost")
     tensor, stages = settings["tensor_parallel"], settings["pipeline_parallel"]
     if tensor < 1 or heads % tensor:
-        raise SettingError("tensor_parallel", tensor, f"must divide the {heads} attention heads", "cost")
+        raise SettingError(
+            "tensor_parallel", tensor, f"must be at least 1 and divide the {heads} attention heads", "cost"
+        )
     if not 1 <= stages <= layers:
         raise SettingError("pipeline_parallel", stages, f"must be from 1 to the {layers} layers", "cost")

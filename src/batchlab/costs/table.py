@@ -1,13 +1,12 @@
 """A step's time from measured steps."""
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 from batchlab.core.work import Work
 from batchlab.costs.base import whole
 from batchlab.costs.grid import Grid, Point
-from batchlab.costs.measured import read
+from batchlab.costs.measured import read, refuse_outliers
 from batchlab.errors import InputError, SettingError
 
 COLUMNS = ("prefill_tokens", "prefill_context", "decodes", "decode_context")
@@ -96,21 +95,5 @@ def read_steps(path: Path, tolerance: float) -> dict[Point, float]:
         found[point], lines[point] = row[TIME], row.line
     if len(found) < 2:
         raise InputError(path, None, None, "one step is no table: at least 2 are needed")
-    _refuse_outliers(path, found, lines, tolerance)
+    refuse_outliers(path, COLUMNS, found, lines, tolerance, f"tolerance = {tolerance}")
     return found
-
-
-def _refuse_outliers(path: Path, points: dict[Point, float], lines: dict[Point, int], tolerance: float) -> None:
-    """A step with more of one size, and as much of all others, does not take much less time."""
-    for axis, name in enumerate(COLUMNS):
-        order = sorted(points, key=lambda point: (point[:axis] + point[axis + 1 :], point[axis]))
-        for low, high in pairwise(order):
-            if low[:axis] + low[axis + 1 :] == high[:axis] + high[axis + 1 :]:
-                if points[high] < points[low] * (1 - tolerance):
-                    raise InputError(
-                        path,
-                        f"line {lines[high]}, {TIME}",
-                        points[high],
-                        f"falls by {100 * (1 - points[high] / points[low]):.0f} % from the {points[low]:g} of line "
-                        f"{lines[low]} at a smaller {name}: one of them is an outlier (tolerance = {tolerance})",
-                    )

@@ -7,7 +7,7 @@ from typing import Any
 
 from batchlab.trace.ledger import Ledger
 
-COEFFICIENTS = ("per_iteration", "prefill_token", "decode_token", "context_token", "moved_block")
+COEFFICIENTS = ("per_iteration", "prefill_token", "decode_token", "context_token", "moved_block", "prefill_pair")
 
 
 def duration(obj: dict[str, Any], ledger: Ledger) -> int | None:
@@ -18,12 +18,14 @@ def duration(obj: dict[str, Any], ledger: Ledger) -> int | None:
     c = {name: cost.get(name, 0) for name in COEFFICIENTS}
     if any(isinstance(value, bool) or not isinstance(value, (int, float)) for value in c.values()):
         return None
-    prefill = decode = context = 0
+    prefill = decode = context = pairs = 0
     for name, phase, tokens in obj["scheduled"]:
         request = ledger.requests.get(name)
-        context += 0 if request is None else request.computed
+        after = 0 if request is None else request.computed
+        context += after
         if phase == "prefill":
             prefill += tokens
+            pairs += tokens * (after - tokens) + tokens * (tokens + 1) // 2
         else:
             decode += tokens
     moved = obj.get("kv", {}).get("moved", 0)
@@ -33,6 +35,7 @@ def duration(obj: dict[str, Any], ledger: Ledger) -> int | None:
         + c["decode_token"] * (decode + obj.get("padding", 0))
         + c["context_token"] * context
         + c["moved_block"] * moved
+        + c["prefill_pair"] * pairs
     )
     return max(1, math.floor(total + 0.5)) if isinstance(total, float) else max(1, total)
 

@@ -1,11 +1,13 @@
 """Predicted beside measured: figures, signed errors, and how much an error of the step time is amplified."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from batchlab.metrics.latency import PERCENTILES, figures
 from batchlab.simulate import Run
+from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
 from batchlab.validate.replay import Replay, Scaled, replay
 
@@ -15,36 +17,48 @@ METRICS = {
     "ttft_queued": "TTFT from queued_ts",
     "tpot": "TPOT",
     "e2e": "E2E from arrival",
+    "itl": "ITL",
 }
 """Metric -> its name. vLLM sets queued_ts when the engine takes a request in, between two steps: a TTFT that is counted
 from there leaves out the wait for the step that was running."""
 STEP_CHANGE = 0.01
 
 
-def samples(run: Recorded | Replay, output: Sequence[int]) -> dict[str, list[float]]:
-    """The samples of each metric, s; TPOT of requests with two tokens or more."""
-    last = list(zip(run.last, run.first, output, strict=True))
+def samples(one: Recorded | Replay, output: Sequence[int], picked: Sequence[bool]) -> dict[str, list[float]]:
+    """The samples of each metric, s, of the requests picked; TPOT of those with two tokens or more."""
+    chosen = [place for place, taken in enumerate(picked) if taken]
+    sent, queued, first, last = (
+        [times[place] for place in chosen] for times in (one.sent, one.queued, one.first, one.last)
+    )
+    tokens = [output[place] for place in chosen]
     return {
-        "ttft": [first - sent for first, sent in zip(run.first, run.sent, strict=True)],
-        "ttft_queued": [first - queued for first, queued in zip(run.first, run.queued, strict=True)],
-        "tpot": [(end - first) / (tokens - 1) for end, first, tokens in last if tokens > 1],
-        "e2e": [end - sent for end, sent in zip(run.last, run.sent, strict=True)],
+        "ttft": [f - s for f, s in zip(first, sent, strict=True)],
+        "ttft_queued": [f - q for f, q in zip(first, queued, strict=True)],
+        "tpot": [(e - f) / (n - 1) for e, f, n in zip(last, first, tokens, strict=True) if n > 1],
+        "e2e": [e - s for e, s in zip(last, sent, strict=True)],
     }
+
+
+def _completed(run: Recorded, found: Replay) -> list[bool]:
+    """Which requests got their last token in both."""
+    return [math.isfinite(one) and math.isfinite(other) for one, other in zip(run.last, found.last, strict=True)]
 
 
 def compared(run: Recorded, found: Replay) -> dict[str, Any]:
     """Measured, predicted and signed error of each metric and figure, of throughput, and of the state over time."""
-    output = run.requests.field("output")
-    measured, predicted = (samples(one, output) for one in (run, found))
+    output, both = run.output, _completed(run, found)
+    measured, predicted = (samples(one, output, both) for one in (run, found))
     metrics: dict[str, Any] = {}
-    for name in METRICS:
+    for name in measured:
         pair = figures(measured[name]), figures(predicted[name])
         if pair[0]["count"]:
             metrics[name] = {figure: _cell(pair[0][figure], pair[1][figure]) for figure in FIGURES}
-    spans = max(run.last), max(found.last)
-    tokens = sum(output)
+    if run.itl is not None and found.itl is not None and run.itl["count"] and found.itl["count"]:
+        metrics["itl"] = {f: _cell(run.itl[f] / NS_IN_S, found.itl[f] / NS_IN_S) for f in FIGURES}
+    requests, tokens = sum(both), sum(n for n, taken in zip(output, both, strict=True) if taken)
+    spans = [max(end for end, taken in zip(one.last, both, strict=True) if taken) for one in (run, found)]
     throughput = {
-        "requests_per_s": _cell(*(len(output) / span for span in spans)),
+        "requests_per_s": _cell(*(requests / span for span in spans)),
         "output_tokens_per_s": _cell(*(tokens / span for span in spans)),
     }
     return {"latency_s": metrics, "throughput": throughput, "over_time": over_time(run, found)}
@@ -74,14 +88,14 @@ def over_time(run: Recorded, found: Replay) -> dict[str, dict[str, float]]:
 
 def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
     """By how many % each metric's mean and P99 move if all steps take 1 % longer: half the way from -1 to +1 %."""
-    output = recorded.requests.field("output")
     ends = []
     for factor in (1 - STEP_CHANGE, 1 + STEP_CHANGE):
-        found = replay(replace(run, cost=Scaled(run.cost, factor)), ranks=recorded.ranks)
-        ends.append({name: figures(values) for name, values in samples(found, output).items()})
+        found = replay(replace(run, cost=Scaled(run.cost, factor)), (), recorded.ranks, recorded.lockstep)
+        values = samples(found, recorded.output, _completed(recorded, found))
+        ends.append({name: figures(of) for name, of in values.items()})
     low, high = ends
     moved = {}
-    for name in METRICS:
+    for name in low:
         if low[name]["count"]:
             moved[name] = {
                 figure: 100 * (high[name][figure] - low[name][figure]) / (high[name][figure] + low[name][figure])

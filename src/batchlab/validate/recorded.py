@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 
 from batchlab.clients.columns import Columns
 from batchlab.clients.formats import LLMSERVINGSIM
+from batchlab.clients.request import Request
 from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
@@ -28,6 +29,9 @@ SCHEDULER = (
     "scheduler_reserve_full_isl",
 )
 MOST_RANKS = 1024
+SCHEMA = 1
+"""`schema_version` of meta.json."""
+STAGES = "must be 1: vLLM's pipeline stages are not modelled"
 LATEST = 2.0**33
 """Largest time stamp in seconds, far beyond today."""
 
@@ -39,10 +43,14 @@ class Recorded:
     folder: Path
     version: str
     engine: dict[str, Any]
-    """[engine] settings of policy vllm."""
+    """[engine], of policy vllm where it names no other."""
     ranks: int
     """Engines, under data parallelism."""
-    requests: Columns
+    lockstep: bool
+    """Whether these wait for each other in every step: they share the experts of a mixture-of-experts model."""
+    tensor_parallel: int | None
+    """GPUs that share each layer, if known."""
+    requests: Sequence[Request]
     """The load: as sent, or as planned."""
     sent: list[float]
     queued: list[float]
@@ -51,6 +59,13 @@ class Recorded:
     series: list[Row]
     """Rows of timeseries.csv: t in s, running, waiting, kv_cache_pct."""
     notes: list[str]
+    itl: dict[str, Any] | None = None
+    """Figures of the gaps between tokens in ns, where the time of every token is known."""
+
+    @property
+    def output(self) -> list[int]:
+        """Tokens that each request got."""
+        return [request.output for request in self.requests]
 
 
 def recorded(folder: Path, workload: Path | None = None) -> Recorded:
@@ -80,8 +95,10 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     path = folder / "timeseries.csv"
     series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
     times = [[row[name] + shift - start for row in rows] for name in TIMES[1:]]
-    ranks = _ranks(meta, folder / "meta.json", notes)
-    return Recorded(folder, version, engine, ranks, requests, sent, times[0], times[1], times[2], series, notes)
+    ranks, lockstep, tensor = _parallel(meta, folder / "meta.json", notes)
+    return Recorded(
+        folder, version, engine, ranks, lockstep, tensor, requests, sent, times[0], times[1], times[2], series, notes
+    )
 
 
 def _requests(path: Path) -> list[dict[str, Any]]:
@@ -143,6 +160,8 @@ def _meta(path: Path) -> dict[str, Any]:
         raise InputError(path, None, None, f"not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise InputError(path, None, None, "must be a JSON object")
+    if found.get("schema_version", SCHEMA) != SCHEMA:
+        raise InputError(path, "schema_version", found["schema_version"], f"must be {SCHEMA}: no other is known here")
     return found
 
 
@@ -170,13 +189,33 @@ def _engine(meta: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, 
     return engine
 
 
-def _ranks(meta: Mapping[str, Any], path: Path, notes: list[str]) -> int:
-    ranks = _table(meta, "engine_kwargs", path).get("data_parallel_size", 1)
-    if type(ranks) is not int or not 1 <= ranks <= MOST_RANKS:
-        raise InputError(path, "engine_kwargs.data_parallel_size", ranks, f"must be an integer from 1 to {MOST_RANKS}")
+def _parallel(meta: Mapping[str, Any], path: Path, notes: list[str]) -> tuple[int, bool, int]:
+    """Engines, whether they go in step, and GPUs that share each layer."""
+    kwargs = _table(meta, "engine_kwargs", path)
+    ranks = _whole(kwargs, "data_parallel_size", path)
+    tensor = _whole(kwargs, "tensor_parallel_size", path)
+    if _whole(kwargs, "pipeline_parallel_size", path) > 1:
+        raise InputError(path, "engine_kwargs.pipeline_parallel_size", kwargs["pipeline_parallel_size"], STAGES)
+    own = _table(_table(meta, "resolved_config", path), "parallel_config", path)
+    experts = kwargs.get("enable_expert_parallel") is True
+    lockstep = ranks > 1 and (experts or own.get("is_moe_model") is True)
+    if experts and tensor > 1:
+        both = "with tensor_parallel_size above 1 is not modelled: the experts lie on the GPUs of one engine"
+        raise InputError(path, "engine_kwargs.enable_expert_parallel", True, both)
+    if lockstep:
+        notes.append(f"{ranks} engines share the experts and wait for each other in every step")
+    elif ranks > 1:
+        notes.append(f"{ranks} engines are simulated one by one, as those of a dense model run")
     if ranks > 1:
-        notes.append(f"{ranks} engines are simulated one by one: that they wait for each other is not modelled")
-    return ranks
+        notes.append("which engine had which request is not recorded: they are taken to go to them in turn")
+    return ranks, lockstep, tensor
+
+
+def _whole(kwargs: Mapping[str, Any], name: str, path: Path) -> int:
+    value = kwargs.get(name, 1)
+    if type(value) is not int or not 1 <= value <= MOST_RANKS:
+        raise InputError(path, f"engine_kwargs.{name}", value, f"must be an integer from 1 to {MOST_RANKS}")
+    return value
 
 
 def _table(data: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:

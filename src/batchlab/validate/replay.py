@@ -1,8 +1,10 @@
 """A recorded run on the simulated engine: the times of its requests, and its state over time."""
 
+import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run, simulate
 from batchlab.units import NS_IN_S
+from batchlab.validate.lockstep import InStep, Lockstep, joint_duration
 from batchlab.validate.recorded import Recorded
 
 
@@ -33,6 +36,10 @@ class Scaled:
     def duration(self, work: Work) -> int:
         """The other's, scaled."""
         return whole(self._cost.duration(work) * self._factor)
+
+    def together(self, works: Sequence[Work | None]) -> int:
+        """The other's for engines in step, scaled."""
+        return whole(joint_duration(self._cost)(works) * self._factor)
 
     def describe(self) -> dict[str, Any]:
         """The other's, and the factor."""
@@ -59,6 +66,8 @@ class Replay:
     steps: int = 0
     preemptions: int = 0
     cached_tokens: int = 0
+    itl: dict[str, Any] | None = None
+    """Figures of the gaps between tokens in ns; of one engine only."""
     states: list[list[State]] = field(default_factory=list)
     """Of each rank, after each step."""
 
@@ -81,28 +90,61 @@ def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
     """The run, ready to simulate. settings: of [engine], instead of the recorded ones. Raises InputError."""
     if cost.unit != "ns":
         raise InputError(None, "cost.unit", cost.unit, "must be 'ns' to be compared with measured times")
+    _same_gpus(run, cost)
     document = {
         "engine": {"policy": "vllm", **run.engine, **settings},
         "cost": {},
         "workload": {"requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}]},
     }
-    (one,) = scenario.build(document, run.folder.name, cost=cost).runs
-    source = {"name": "requests.jsonl", "sha256": None, "requests": len(run.requests)}
+    try:
+        (one,) = scenario.build(document, run.folder.name, cost=cost).runs
+    except InputError as error:
+        name = (error.place or "").removeprefix("engine.")
+        if name in run.engine and name not in settings:
+            error.file = str(run.folder / "meta.json" if run.folder.is_dir() else run.folder)
+        raise
+    source = {"name": run.folder.name, "sha256": None, "requests": len(run.requests)}
     return replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
 
 
-def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1) -> Replay:
+def _same_gpus(run: Recorded, cost: CostModel) -> None:
+    """A cost for another number of GPUs would predict another system. Raises InputError."""
+    settings = cost.describe()
+    file = next(reversed(getattr(cost, "inputs", ())), None)
+    experts = run.ranks if run.lockstep else 1
+    for name, measured in (("tensor_parallel", run.tensor_parallel), ("expert_parallel", experts)):
+        given = settings.get(name)
+        if None not in (given, measured) and given != measured:
+            raise InputError(file, f"cost.{name}", given, f"must be {measured}, as in the measured run")
+
+
+def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockstep: bool = False) -> Replay:
     """Simulate it. Raises InputError where a request is refused: a measured one was served.
 
     ranks: engines under data parallelism. Requests go to them in turn, as vLLM's balancing does as long as they are
-    equally busy, and each is simulated alone: that they wait for each other in every step is not modelled.
+    equally busy. lockstep: whether they wait for each other in every step (lockstep.py); else each is alone.
     """
-    found = Replay()
+    parts = [Replay(states=[[]]) for _ in range(ranks)]
     times: dict[int, tuple[float, float, float]] = {}
+    meeting = Lockstep(run.cost, ranks) if lockstep and ranks > 1 else None
+    engines: list[Callable[[], object]] = []
     for rank in range(ranks):
         positions = range(rank, len(run.requests), ranks)
+        if not positions:
+            continue
         part = run if ranks == 1 else replace(run, requests=_picked(run.requests, positions))
-        _replay_rank(part, observers, positions, found, times)
+        if meeting is not None:
+            part = replace(part, cost=InStep(meeting, len(engines)))
+        engines.append(partial(_replay_rank, part, observers, positions, parts[rank], times))
+    if meeting is not None:
+        meeting.run(engines)
+    else:
+        for engine in engines:
+            engine()
+    found = Replay(states=[states for part in parts for states in part.states])
+    for total in ("steps", "preemptions", "cached_tokens"):
+        setattr(found, total, sum(getattr(part, total) for part in parts))
+    found.itl = parts[0].itl if ranks == 1 else None
     for position, request in enumerate(run.requests):
         queued, first, last = times[position]
         found.sent.append(request.arrival / NS_IN_S)
@@ -128,7 +170,7 @@ def _replay_rank(
 ) -> None:
     summary = Summary()
     queued: dict[str, int] = {}
-    states: list[State] = []
+    (states,) = found.states
     blocks = run.limits.num_gpu_blocks
 
     def watch(event: Event) -> None:
@@ -145,10 +187,13 @@ def _replay_rank(
     by_id, totals = summary.by_id, summary.totals()
     for position, request in zip(positions, run.requests, strict=True):
         result = by_id[request.id]
+        if request.cancel_at is not None and result.completed_time is None:
+            times[position] = (math.nan, math.nan, math.nan)
+            continue
         if result.first_time is None or result.completed_time is None:
             reason = result.reason or result.result
             raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
         times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
-    found.states.append(states)
+    found.itl = summary.document(False)["latency"]["itl"]
     found.preemptions += totals["preemptions"]
     found.cached_tokens += totals["cached_tokens"]
