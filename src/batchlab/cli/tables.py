@@ -1,7 +1,7 @@
 """Tables for people."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from rich.console import Console
@@ -125,6 +125,40 @@ def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, .
         if out.measure(table, options=wide).minimum <= out.width:
             break
     return table
+
+
+def table_width(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int = 2) -> int:
+    """How wide columns of cells are as a table, if nothing is broken."""
+    return out.measure(_filled(columns, numeric, gap), options=out.options.update(max_width=UNBOUNDED)).maximum
+
+
+def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], repeated: int = 1) -> None:
+    """Print columns of cells as a table: one too wide for the terminal as several, below one another.
+
+    Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. A
+    column that is too wide by itself is broken within its cells.
+    """
+    short = {SHORT.get(name, name): cells for name, cells in columns.items()}
+    short_numeric = tuple(SHORT.get(name, name) for name in numeric)
+    if len(short) == len(columns) and table_width(out, columns, numeric) > out.width:
+        if table_width(out, short, short_numeric, gap=1) <= out.width:
+            out.print(_filled(short, short_numeric, gap=1))
+            return
+
+    def fits(names: Sequence[str]) -> bool:
+        return table_width(out, {name: columns[name] for name in names}, numeric) <= out.width
+
+    names = list(columns)
+    first, rest = names[:repeated], names[repeated:]
+    parts = [[*first]]
+    for name in rest:
+        if len(parts[-1]) > repeated and not fits([*parts[-1], name]):
+            parts.append([*first])
+        parts[-1].append(name)
+    for number, part in enumerate(parts):
+        if number:
+            out.print()
+        out.print(_filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
 
 
 def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
