@@ -1,7 +1,6 @@
 """batchlab sweep."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,11 +81,6 @@ def sweep(
     for key in values:
         if key in overrides:
             raise InputError(f"--set {key}", None, overrides[key], "--grid has this key too")
-    if not output.endswith(".parquet") and not output.startswith("/dev/"):
-        raise InputError(output, None, None, "must end in .parquet")
-    for path in (scenario, workload):
-        if path is not None and os.path.realpath(path) == os.path.realpath(output):
-            raise InputError(output, None, None, "would overwrite an input")
     asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0, goodput)
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)

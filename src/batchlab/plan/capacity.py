@@ -143,6 +143,19 @@ def search(met: Callable[[int], bool], start: int = 0, step: int = STEPS // 2) -
     return low, high
 
 
+def rate_of(trial: Trial) -> float:
+    """The capacity on one load alone, the scenario's own seed or the whole trace; 0 where nothing meets.
+
+    Raises InputError.
+    """
+    return _search(_samples(trial, 1, parts=0)[1][0]).rate
+
+
+def check_rate(trial: Trial) -> None:
+    """Refuse a load that has no rate to change. Raises InputError."""
+    _samples(trial, 1, parts=0)
+
+
 def _search(sample: Sample, start: int = 0, step: int = STEPS // 2) -> Found:
     tried: dict[int, Probe] = {}
 
@@ -155,7 +168,8 @@ def _search(sample: Sample, start: int = 0, step: int = STEPS // 2) -> Found:
     return Found(sample, low or 0, best, above, [tried[place] for place in sorted(tried)])
 
 
-def _samples(trial: Trial, seeds: int) -> tuple[Run, list[Sample]]:
+def _samples(trial: Trial, seeds: int, parts: int = PARTS) -> tuple[Run, list[Sample]]:
+    """The run as it is, and the loads: a generated one under so many seeds, or a trace and so many parts of it."""
     workload = _workload_of(trial)
     generate = workload.get("generate")
     if isinstance(generate, dict) and generate.get("arrivals") in ("all-at-once", "ramp"):
@@ -170,7 +184,7 @@ def _samples(trial: Trial, seeds: int) -> tuple[Run, list[Sample]]:
     if not isinstance(run.requests, Columns):
         raise _no_rate(trial, "workload.requests", "have no rate to change: give a file, or [workload.generate]")
     if generate is None:
-        return run, _of_trace(trial, run, run.requests, workload.get("transform", {}))
+        return run, _of_trace(trial, run, run.requests, workload.get("transform", {}), parts)
     first = generate["seed"]
     named = [(f"seed {seed}", {"workload.generate.seed": seed}) for seed in range(first, first + seeds)]
     return run, [
@@ -199,7 +213,7 @@ def _has_turns(trial: Trial) -> bool:
     return any("turns" in kind for kind in (generate, *generate.get("classes", ())))
 
 
-def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any]) -> list[Sample]:
+def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any], parts: int) -> list[Sample]:
     """The whole trace, then its parts."""
     own = float(transform.get("rate_scale", 1))
     end = int(columns.arrival.max()) + 1
@@ -209,15 +223,15 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
         raise _no_rate(
             trial, "workload.transform", "capacity sets from_time, to_time and rate_scale itself: leave them out"
         )
-    for part in range(PARTS):
+    for part in range(parts):
         window = {
-            "workload.transform.from_time": end * part // PARTS,
-            "workload.transform.to_time": end * (part + 1) // PARTS,
+            "workload.transform.from_time": end * part // parts,
+            "workload.transform.to_time": end * (part + 1) // parts,
         }
         inside = replace(base, overrides={**base.overrides, **window})
         requests = run_of(inside).requests
         assert isinstance(requests, Columns)
-        samples.append(Sample(f"part {part + 1} of {PARTS}", inside, _mean_rate(requests, run.cost.unit), True))
+        samples.append(Sample(f"part {part + 1} of {parts}", inside, _mean_rate(requests, run.cost.unit), True))
     return samples
 
 

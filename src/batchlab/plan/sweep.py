@@ -85,7 +85,7 @@ def run(
     combinations = sweep.combinations()
     refuse_bad_values(sweep.trial({}), sweep.grid)
     trials = [sweep.trial(settings) for settings in combinations]
-    check_output(output)
+    check_output(output, sweep.scenario, sweep.workload)
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:
         todo = [number for number in range(len(trials)) if number not in journal.rows]
         done(len(trials) - len(todo), len(trials))

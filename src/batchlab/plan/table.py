@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,12 @@ def stated(objective: Objective) -> dict[str, Any]:
     }
 
 
-def check_output(path: Path) -> None:
-    """Refuse a file that could not be written, before hours of work for it. Raises InputError."""
+def check_output(path: Path, *inputs: str | None) -> None:
+    """Refuse a table that could not or must not be written, before hours of work for it. Raises InputError."""
+    if path.suffix != ".parquet" and not path.is_relative_to("/dev"):
+        raise InputError(path, None, None, "must end in .parquet")
+    if any(one is not None and os.path.realpath(one) == os.path.realpath(path) for one in inputs):
+        raise InputError(path, None, None, "would overwrite an input")
     if not path.parent.is_dir():
         raise InputError(path, None, None, "cannot be written: no such folder")
     if path.exists() and not path.is_file():
