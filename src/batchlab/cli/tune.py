@@ -24,8 +24,8 @@ from batchlab.plan.trial import Row, run_of, settings_of
 from batchlab.units import NS_IN_MS
 from batchlab.vllm_command import flags
 
-MAXIMIZED = {"capacity": ("capacity", 3), "throughput": ("output tokens", 1), "goodput": ("goodput", 3)}
-"""What is maximised -> its heading, and the digits of a rate."""
+MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
+"""What is maximised -> its heading."""
 
 
 @click.command(cls=SeveralWords)
@@ -151,7 +151,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | N
     if row is None:
         say(out, f"no combination tried meets {asked.slo}")
         return
-    heading, digits = MAXIMIZED[asked.maximize]
+    heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]
     change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
@@ -159,7 +159,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | N
         say(out, f"recommended: as it is: {command}")
     else:
         say(out, f"recommended: {command}")
-        say(out, f"{heading} {_rate(before, digits)} as it is, {_rate(after, digits)} so{change}")
+        say(out, f"{heading} {_rate(before)} as it is, {_rate(after)} so{change}")
 
 
 def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:
@@ -169,8 +169,8 @@ def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict
         heading = key.rpartition(".")[2]
         cells = ["-" if row[key] is None else escape(one_line(said(key, row[key]))) for row in rows]
         columns[heading if heading not in columns else key] = cells
-    heading, digits = MAXIMIZED[asked.maximize]
-    columns[heading] = [_rate(row.get(tuning.MAXIMIZED[asked.maximize]), digits) for row in rows]
+    heading = MAXIMIZED[asked.maximize]
+    columns[heading] = [_rate(row.get(tuning.MAXIMIZED[asked.maximize])) for row in rows]
     for axis in asked.axes()[1:]:
         columns[axis.column.removeprefix("slo.")] = [_figure(axis.column, row) for row in rows]
     columns["met"] = ["yes" if row["met"] else "no" for row in rows]
@@ -191,5 +191,7 @@ def _figure(column: str, row: Row) -> str:
     return f"{value / NS_IN_MS if row['unit'] == 'ns' else value:,.2f}"
 
 
-def _rate(value: float | None, digits: int) -> str:
-    return "-" if value is None else "none" if value == 0 else f"{value:,.{digits}f}"
+def _rate(value: float | None) -> str:
+    if not value:
+        return "-" if value is None else "none"
+    return f"{value:,.1f}" if value >= 1000 else f"{value:,.4g}"

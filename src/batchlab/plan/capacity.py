@@ -13,13 +13,11 @@ from typing import Any
 
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
-from batchlab.files import read_toml
 from batchlab.plan import pool
 from batchlab.plan.probe import SCALED, Probe, Sample, probe
 from batchlab.plan.table import described
-from batchlab.plan.trial import Trial, parse_slo, run_of, settings_of
+from batchlab.plan.trial import Trial, document_of, parse_slo, run_of, settings_of
 from batchlab.policies import limits_of
-from batchlab.scenario import override
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
@@ -195,9 +193,7 @@ def _samples(trial: Trial, seeds: int, parts: int = PARTS) -> tuple[Run, list[Sa
 
 def _workload_of(trial: Trial) -> dict[str, Any]:
     """[workload] as it is written; what is wrong with it, loading it will say."""
-    document, _ = read_toml(trial.scenario)
-    override(document, trial.overrides)
-    workload = document.get("workload")
+    workload = document_of(trial).get("workload")
     return workload if isinstance(workload, dict) else {}
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError
+from batchlab.files import read_toml
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
 from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, goodput, parse
 from batchlab.plan import attained
 from batchlab.policies import find, limits_of
-from batchlab.scenario import load
+from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
 
 POLICY = "engine.policy"
@@ -143,6 +144,13 @@ def _find_policy(policy: Any, options: Mapping[str, str]) -> None:
             find(policy)
     except InputError as error:
         raise error if error.file is not None else InputError(option, None, policy, error.expected) from None
+
+
+def document_of(trial: Trial) -> dict[str, Any]:
+    """The scenario as it is written, with what is changed. Raises InputError where it cannot be read."""
+    document, _ = read_toml(trial.scenario)
+    override(document, trial.overrides)
+    return document
 
 
 def settings_of(run: Run) -> dict[str, Any]:

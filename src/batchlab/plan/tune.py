@@ -23,7 +23,8 @@ from batchlab.plan.propose import Proposer, Settings
 from batchlab.plan.space import Space, default_space
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.table import check_output, described, write
-from batchlab.plan.trial import Row, Trial, parse_slo, refuse_bad_values, row_of, run_of, settings_of
+from batchlab.plan.trial import Row, Trial, document_of, parse_slo, refuse_bad_values, row_of, run_of, settings_of
+from batchlab.simulate import Run
 
 BATCH = 8
 MOST_TRIALS = 10_000
@@ -113,8 +114,7 @@ def run(
         raise InputError(tuning.scenario, "engine", None, "nothing to tune by itself: name settings with --space")
     refuse_bad_values(tuning.trial({}), space)
     size = math.prod(map(len, space.values()))
-    known = settings_of(base)
-    own = {key: known.get(key.removeprefix("engine.")) for key in space}
+    own = {key: _value_of(tuning.trial({}), base, key) for key in space}
     if output is not None:
         check_output(output, tuning.scenario, tuning.workload)
     with contextlib.ExitStack() as stack:
@@ -128,6 +128,16 @@ def run(
             write(output, runner.rows, described(tuning.trial({}), about(tuning, space)))
             journal.delete()
     return Tuned(runner.rows, space, size)
+
+
+def _value_of(trial: Trial, run: Run, key: str) -> Any:
+    """What a setting is as it is: as the run has it, else as it is written; None where it is not."""
+    if key.startswith("engine."):
+        return (settings_of(run) | {"policy": run.engine}).get(key.removeprefix("engine."))
+    value: Any = document_of(trial)
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
 
 
 def _check_rate(trial: Trial) -> None:
