@@ -85,7 +85,7 @@ def measure(part: Part) -> Measured:
     if not isinstance(run.requests, Columns) or run.clients is not None:
         expected = "an experiment needs a file or [workload.generate], and no clients"
         raise InputError(part.trial.scenario, "workload", None, expected)
-    if run.requests.sessions is not None:
+    if run.requests.sessions is not None and (run.requests.sessions.previous >= 0).any():
         expected = "an experiment takes short and long prompts apart, but turns of a session belong together"
         raise InputError(part.trial.scenario, "workload.generate", None, expected)
     is_short = run.requests.prompt <= part.short
