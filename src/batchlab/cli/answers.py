@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, percent, plain_table, print_folded, say
+from batchlab.errors import one_line
 
 GROUP_FIGURES = (("TTFT", "ttft"), ("TPOT", "tpot"), ("E2E", "e2el"))
 
@@ -49,7 +51,8 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
         say(out, _goodput(found["goodput"], unit))
     if "groups" in found:
         out.print()
-        out.print(_groups(found["groups"], unit))
+        groups = _groups(found["groups"], unit)
+        print_folded(out, groups, tuple(groups)[1:])
     if "objectives" in found:
         out.print()
         out.print(_objectives(found["objectives"], unit))
@@ -118,23 +121,24 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     )
 
 
-def _groups(groups: dict[str, Any], unit: str) -> Table:
+def _groups(groups: dict[str, Any], unit: str) -> dict[str, list[str]]:
+    """A row a group."""
     from batchlab.cli.large import amount
 
-    with_goodput = any("goodput" in figures for figures in groups.values())
     suffix = " (ms)" if unit == "ns" else ""
-    latencies = [f"{title} {s}{suffix}" for title, _ in GROUP_FIGURES for s in ("mean", "p99")]
-    columns = ["requests", "completed", *latencies, *(["attained"] if with_goodput else [])]
-    table = plain_table("group", *columns, numeric=tuple(columns))
-    table.columns[0].no_wrap = True
-    for name, found in groups.items():
-        cells = [f"{found['requests']:,}", f"{found['results'].get('completed', 0):,}"]
-        cells += [amount(found["latency"][key][s], unit) for _, key in GROUP_FIGURES for s in ("mean", "p99")]
-        if with_goodput:
-            share = found["goodput"]["attainment"]
-            cells.append("-" if share is None else f"{100 * share:.2f} %")
-        table.add_row(name, *cells)
-    return table
+    all_figures = list(groups.values())
+    columns = {
+        "group": [escape(one_line(name)) for name in groups],
+        "requests": [f"{found['requests']:,}" for found in all_figures],
+        "completed": [f"{found['results'].get('completed', 0):,}" for found in all_figures],
+    }
+    for title, key in GROUP_FIGURES:
+        for s in ("mean", "p99"):
+            columns[f"{title} {s}{suffix}"] = [amount(found["latency"][key][s], unit) for found in all_figures]
+    if any("goodput" in found for found in all_figures):
+        shares = [found["goodput"]["attainment"] for found in all_figures]
+        columns["attained"] = ["-" if share is None else percent(share) for share in shares]
+    return columns
 
 
 def _objectives(objectives: list[dict[str, Any]], unit: str) -> Table:

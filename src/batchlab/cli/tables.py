@@ -135,8 +135,8 @@ def table_width(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[s
 def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], repeated: int = 1) -> None:
     """Print columns of cells as a table: one too wide for the terminal as several, below one another.
 
-    Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. A
-    column that is too wide by itself is broken within its cells.
+    Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. Where
+    these would take more than a third of the width, names in them are broken into several lines.
     """
     short = {SHORT.get(name, name): cells for name, cells in columns.items()}
     short_numeric = tuple(SHORT.get(name, name) for name in numeric)
@@ -150,6 +150,8 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
 
     names = list(columns)
     first, rest = names[:repeated], names[repeated:]
+    if table_width(out, columns, numeric) > out.width:
+        columns = {**columns, **{n: [_broken(cell, max(out.width // 3, 12)) for cell in columns[n]] for n in first}}
     parts = [[*first]]
     for name in rest:
         if len(parts[-1]) > repeated and not fits([*parts[-1], name]):
@@ -159,6 +161,13 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
         if number:
             out.print()
         out.print(_filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
+
+
+def _broken(cell: Any, width: int) -> Any:
+    """A cell's text in lines of at most so many characters."""
+    if not isinstance(cell, str) or len(cell) <= width:
+        return cell
+    return "\n".join(cell[place : place + width] for place in range(0, len(cell), width))
 
 
 def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
