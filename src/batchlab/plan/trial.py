@@ -117,21 +117,21 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
     first = {key: some[0] for key, some in values.items()}
     for key, some in values.items():
         for value in some:
-            wrong = [_refusal(trial, {**others, key: value}) for others in ({}, first)]
-            at = f"{trial.options.get(key, '--set')} {key}"
-            if wrong[0] is not None and all(one is not None and (one.file or "").startswith(at) for one in wrong):
-                raise wrong[0]
+            alone = _refusal(trial, key, {key: value})
+            if alone is not None and _refusal(trial, key, {**first, key: value}) is not None:
+                raise alone
 
 
-def _refusal(trial: Trial, settings: Mapping[str, Any]) -> InputError | None:
-    """What is wrong with settings before a policy is asked whether they go together."""
+def _refusal(trial: Trial, key: str, settings: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with this one of some settings, before a policy is asked whether they go together."""
     overrides = {**trial.overrides, **settings}
     policy = overrides.pop(POLICY, None)
     try:
         _find_policy(policy, trial.options)
         load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload, check=False)
     except InputError as error:
-        return named(error, trial.options)
+        found = named(error, trial.options)
+        return found if (found.file or "").startswith(f"{trial.options.get(key, '--set')} {key}") else None
     return None
 
 
