@@ -1,5 +1,6 @@
 """Capacity: where closed forms say it is, met at the answer and missed just above, monotone in the objective."""
 
+import io
 import itertools
 import json
 from fractions import Fraction
@@ -9,10 +10,13 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
+from batchlab.cli.capacity import _changes, _samples
 from batchlab.cli.main import cli
+from batchlab.cli.tables import print_folded
 from batchlab.errors import InputError
-from batchlab.plan.capacity import FARTHEST, STEPS, find, lattice, search
+from batchlab.plan.capacity import FARTHEST, STEPS, find, lattice, refuse_count, search
 from batchlab.plan.probe import probe
 from batchlab.plan.trial import Trial
 
@@ -168,6 +172,56 @@ def test_the_cost_of_tokens(write):
     assert document["cost"]["per_million_tokens"] == pytest.approx(float(3 * 10**6 / (output_tokens_an_hour * 30 / 20)))
 
 
+def test_the_document_has_the_curve_and_says_what_it_is_of(write):
+    """Attainment against rate, of every run that the search made: a report draws it from the document alone."""
+    scenario = write(ENGINE.replace("seqs = 1", "seqs = 4") + RANDOM)
+    slo = "ttft:p90<=200ms,itl:p99<=10ms"
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", slo, "--seeds", "2", "--jobs", "1", "--json"])
+    document = json.loads(result.stdout)
+    assert document["settings"]["max_num_seqs"] == 4 and document["policy"] == "vllm"
+    assert (document["unit"], document["rates_per"], document["scenario"]) == ("ns", "s", "scenario.toml")
+    assert [(one["figure"], one["bound"], one["unit"]) for one in document["objectives"]] == [
+        ("ttft:p90", 200e6, "ns"),
+        ("itl:p99", 10e6, "ns"),
+    ]
+    for sample in document["samples"]:
+        tried = sample["tried"]
+        rates = [one["rate"] for one in tried]
+        assert rates == sorted(set(rates)) and len(rates) > 5
+        assert sample["met"] in tried and sample["missed"] in tried
+        for one in tried:  # a percentile within its bound has that share of the requests within it, and the other way
+            within = one["attained"]["ttft:p90"]
+            assert (within >= 0.9) if one["values"]["ttft:p90"] <= 200e6 else (within <= 0.91)
+            assert one["attainment"] <= within and one["goodput"] <= one["offered"] * 1.01
+        assert tried[0]["attainment"] > tried[-1]["attainment"]
+
+
+def test_the_rate_at_a_share_of_good_requests(write):
+    """DistServe's goodput: the highest rate at which so many requests meet their targets. At even arrivals beyond 100 a
+    second the k-th waits k (10 ms - 1/r), so that a tenth of 300 is beyond what the 270th waits.
+    """
+    command = ["capacity", write(ENGINE + EVEN), "--slo", "attainment>=90%", "--seeds=1", "--jobs=1", "--json"]
+    found = json.loads(CliRunner().invoke(cli, [*command, "--goodput", "ttft:40"]).stdout)
+    highest = 1 / (0.01 - 0.03 / 269)
+    assert highest / ONE_STEP < found["capacity"] <= highest
+    assert found["samples"][0]["met"]["values"] == {"attainment": found["samples"][0]["met"]["attainment"]}
+
+
+def test_a_narrow_terminal_loses_nothing(write):
+    slo = "ttft:p99<=1s,e2el:p90<=4s,itl:p99<=11ms,tpot:mean<=11ms"
+    found = find(Trial(write(ENGINE + RANDOM), slo=slo), 2, 1)
+    printed = {}
+    for width in (60, 80, 120, 300):
+        out = Console(file=io.StringIO(), width=width)
+        for columns in (_samples(found, "ns", "requests/s"), _changes(found, "requests/s")):
+            print_folded(out, columns, tuple(columns)[1:-1])
+        text = out.file.getvalue()
+        assert max(map(len, text.splitlines())) <= width and "…" not in text
+        printed[width] = text.split()
+    for width in (60, 80, 120):
+        assert all(cell in printed[width] for cell in printed[300] if any(c.isdigit() for c in cell))
+
+
 def test_a_rate_of_sessions_is_called_so(write):
     text = EVEN.replace("output = 1", "output = 1\nturns = 3\nturn_gap = 100_000_000")
     command = ["capacity", write(ENGINE + text), "--slo", "ttft:max<=40ms", "--seeds=1", "--jobs=1", "--gpu-price=1"]
@@ -199,6 +253,16 @@ def test_a_trace_is_stretched(write, tmp_path):
     assert found.answer.sample.rate == 2.0
     assert 100 / ONE_STEP < found.answer.rate <= 100
     assert all(100 / ONE_STEP < rate <= 100.01 for rate in found.interval)
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", "ttft:max<=10ms", "--jobs=1"])
+    assert (
+        "the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has 2 requests/s"
+        in (result.stdout)
+    )
+    with pytest.raises(InputError, match=r"--requests: 9: is for \[workload.generate\]"):
+        refuse_count(Trial(scenario), 9)
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "1.0,10,1\n" * 5)
+    with pytest.raises(InputError, match="all requests come at once: capacity stretches the times between them"):
+        find(Trial(scenario, slo="ttft:max<=10ms"), 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -217,6 +281,8 @@ def test_a_trace_is_stretched(write, tmp_path):
         (("", ""), ["--gpu-price=-1"], "--gpu-price: -1.0: must be a number above 0"),
         (("", ""), ["--set", "engine.max_num_seq=3"], "did you mean 'max_num_seqs'?"),
         (("", ""), ["--policy", "vlm"], "vlm"),
+        (("", ""), ["--requests", "2000000000000"], "--requests"),
+        (("", ""), ["--goodput", "ttft:x"], "must be METRIC:NUMBER"),
         (('"vllm"', '["vllm", "vllm-v0"]'), [], "names several"),
     ],
 )

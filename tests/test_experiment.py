@@ -142,8 +142,38 @@ def test_the_rules_of_the_reading():
     assert "look at KV blocks and input lengths" in read(full, replace(full, value=2048), KEY)[0]
     for not_full in (made(1, kv_use=0.94, queue_time__mean=60), made(1, kv_use=0.99), made(1, kv_use=None)):
         assert "no rule applies" in read(full, not_full, KEY)[0]
-    assert "no rule applies" in read(base, made(2048, itl__p99=104, ttft_long__p50=80), KEY)[0]
+    for near in (
+        made(2048, itl__p99=104, ttft_long__p50=80),
+        made(2048, itl__p99=120, ttft_long__p50=96),
+        made(2048, output_token_rate=104.0, ttft__p95=120),
+        made(2048, output_token_rate=110.0, ttft__p95=104),
+        made(2048, cached=0.04),
+    ):
+        for pair in ((base, near), (near, base)):
+            assert "no rule applies" in read(*pair, KEY)[0], near
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
+
+
+@pytest.mark.parametrize(("blocks", "told"), [(60, True), (2000, False)])
+def test_full_kv_memory_is_read_from_runs(scenario, tmp_path, blocks, told):
+    """The same load: where few blocks are the queue's reason, both values say so; with many neither does."""
+    path = tmp_path / "kv.toml"
+    path.write_text(SCENARIO.replace("blocks = 400", f"blocks = {blocks}").replace("max = 900", "max = 700"))
+    rates = ["--set=workload.generate.request_rate=9", "--vary=engine.max_num_batched_tokens=64,128", "--jobs=1"]
+    document = json.loads(CliRunner().invoke(cli, ["experiment", str(path), *rates, "--json"]).stdout)
+    assert any("look at KV blocks and input lengths" in line for line in document["reading"]["mixed"]) is told
+
+
+@pytest.mark.parametrize(("shared", "told"), [(200, True), (2, False)])
+def test_repeated_prefixes_are_read_from_runs(tmp_path, shared, told):
+    """All prompts begin with the same tokens: enough of them, and the run with the cache is another experiment."""
+    path = tmp_path / "prefix.toml"
+    text = SCENARIO.replace("request_rate = 4", f"request_rate = 4\nshared_prefix = {shared}")
+    path.write_text(text)
+    vary = "--vary=engine.enable_prefix_caching=false,true"
+    document = json.loads(CliRunner().invoke(cli, ["experiment", str(path), vary, "--jobs=1", "--json"]).stdout)
+    said = any("repeat both with enable_prefix_caching = false" in line for line in document["reading"]["mixed"])
+    assert said is told
 
 
 def test_turns_of_a_session_are_not_taken_apart():

@@ -277,3 +277,31 @@ def test_a_quiet_run_shows_no_trouble() -> None:
     requests = [{"id": f"r{n}", "arrival": 6 * n, "prompt": 3, "output": 3} for n in range(12)]
     found = written({"policy": "sarathi", "max_num_seqs": 4, "token_budget": 16}, requests)
     assert found.findings == []
+
+
+@pytest.mark.parametrize("urgent", [2, 3])
+def test_a_request_preempted_twice_does_not_thrash(urgent: int) -> None:
+    """39 blocks of one token: each urgent one grows until the other has to go, which comes back in between."""
+    assert churn.THRASHED == 3
+    requests = [{"id": "L", "arrival": 0, "prompt": 20, "output": 19, "priority": 5}]
+    requests += [
+        {"id": f"U{n}", "arrival": 1 + 36 * n, "prompt": 4, "output": 34, "priority": 0} for n in range(urgent)
+    ]
+    engine = {"policy": "vllm", "scheduling_policy": "priority", "max_num_seqs": 8, "max_num_batched_tokens": 100}
+    found = written({**engine, "block_size": 1, "num_gpu_blocks": 40}, requests)
+    assert found.state.lives["L"].preemptions == urgent
+    assert ("preemption thrash" in evidence(found)) == (urgent == 3)
+
+
+@pytest.mark.parametrize(("more", "taxed"), [(2, True), (3, False)])
+def test_a_small_recompute_tax_is_none(more: int, taxed: bool) -> None:
+    """11 of 68 tokens are computed again, then others come alone: 11 of 220 are 5 %, 11 of 221 are less."""
+    requests = [{"id": "A", "arrival": 0, "prompt": 8, "output": 20}]
+    requests += [{"id": f"L{n}", "arrival": 0, "prompt": 4, "output": 12} for n in range(2)]
+    for n, prompt in enumerate([30] * 5 + [more]):
+        requests.append({"id": f"x{n}", "arrival": 100 + 5 * n, "prompt": prompt, "output": 1})
+    engine = {"policy": "vllm", "max_num_seqs": 8, "max_num_batched_tokens": 100, "block_size": 1, "num_gpu_blocks": 40}
+    found = evidence(written(engine, requests))
+    assert ("recompute tax" in found) == taxed
+    if taxed:
+        assert (found["recompute tax"]["recomputed"], found["recompute tax"]["computed"]) == (11, 220)

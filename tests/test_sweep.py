@@ -1,5 +1,6 @@
 """Sweeps: every combination once, the same figures as a run alone, and nothing lost or changed by a kill."""
 
+import io
 import itertools
 import json
 import os
@@ -7,18 +8,24 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from batchlab.cli.main import cli
+from batchlab.cli.sweep import _columns, _print_columns
 from batchlab.errors import InputError
+from batchlab.metrics.fold import Summary
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.journal import Journal
 from batchlab.plan.sweep import Sweep
-from batchlab.plan.trial import Trial, row_of
+from batchlab.plan.trial import Trial, row_of, run_of
+from batchlab.simulate import simulate
 
 SCENARIO = """
 [engine]
@@ -79,6 +86,64 @@ def test_a_row_has_the_figures_of_run(scenario, tmp_path):
     assert row["totals.preemptions"] == alone["totals"]["preemptions"]
     assert row["results.completed"] == 60
     assert row["met"] == (row["ttft.p99"] <= 500e6 and row["itl.p99"] <= 6e6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_shares_and_goodput_by_plain_counting(scenario, seed):
+    """Against every request's own times, with requests that are rejected in the denominator."""
+    settings = {"workload.generate.seed": seed, "workload.generate.request_rate": 60, "engine.max_num_queued_reqs": 12}
+    slo = "ttft:p90<=300ms,itl:p99<=5500us,e2el:mean<=900ms"
+    row = row_of(Trial(scenario, settings, slo=slo))
+    summary = Summary()
+    run = run_of(Trial(scenario, settings))
+    simulate(replace(run, inline=True), [summary])
+    done = [one for one in summary.results if one.result == "completed"]
+    assert 0 < len(done) < 60
+    ttft = [one.first_time - one.request.arrival for one in done]
+    e2el = [one.output_times[-1] - one.request.arrival for one in done]
+    gaps = [np.diff(one.output_times) for one in done]
+    assert row["attained.ttft:p90"] == sum(each <= 300e6 for each in ttft) / 60
+    assert row["attained.e2el:mean"] == sum(each <= 900e6 for each in e2el) / 60
+    pooled = np.concatenate(gaps)
+    assert row["attained.itl:p99"] == (pooled <= 5.5e6).sum() / len(pooled)
+    tpot = [each.mean() if len(each) else 0 for each in gaps]
+    good = sum(a <= 300e6 and b <= 900e6 and c <= 5.5e6 for a, b, c in zip(ttft, e2el, tpot, strict=True))
+    assert row["attainment"] == good / 60 and 0 < good < len(done)
+    span = max(one.output_times[-1] for one in done) - min(one.request.arrival for one in summary.results)
+    assert row["goodput"] == pytest.approx(good * 1e9 / span, rel=1e-12)
+    given = row_of(Trial(scenario, settings, slo="attainment>=10%", goodput=("ttft:300", "tpot:5.5")))
+    good = sum(a <= 300e6 and c <= 5.5e6 for a, c in zip(ttft, tpot, strict=True))
+    assert given["attainment"] == given["slo.attainment"] == good / 60 and given["met"] == (good >= 6)
+
+
+def test_the_file_says_what_it_holds(scenario, tmp_path):
+    sweep = Sweep(scenario, GRID, {"engine.max_num_seqs": 4}, slo=SLO, goodput=("ttft:500",))
+    sweeping.run(sweep, tmp_path / "t.parquet", 1)
+    schema = pq.read_schema(tmp_path / "t.parquet")
+    about = {key.decode(): value.decode() for key, value in schema.metadata.items()}
+    assert json.loads(about["settings"]) == {"engine.max_num_seqs": 4} and json.loads(about["varied"]) == list(GRID)
+    assert about["scenario"] == "scenario.toml" and about["slo"] == SLO and json.loads(about["goodput"]) == ["ttft:500"]
+    ttft, itl = json.loads(about["objectives"])
+    assert (ttft["figure"], ttft["bound"], ttft["unit"]) == ("ttft:p99", 500e6, "ns") and itl["metric"] == "itl"
+    units = {field.name: (field.metadata or {}).get(b"unit", b"").decode() for field in schema}
+    assert units["ttft.p99"] == units["slo.ttft:p99"] == units["time"] == "ns"
+    assert units["goodput"] == units["request_rate"] == "1/s" and units["attained.itl:p99"] == "1"
+    assert units["itl.count"] == units["met"] == units["engine.max_num_batched_tokens"] == ""
+
+
+def test_a_narrow_terminal_loses_nothing(scenario, tmp_path):
+    """Every figure of the wide table stands in the folded one too."""
+    rows = sweeping.run(Sweep(scenario, GRID, slo=SLO + ",e2el:p90<=9s,tpot:mean<=6ms"), tmp_path / "t.parquet", 1)
+    columns = _columns(rows, list(GRID), SLO)
+    printed = {}
+    for width in (60, 80, 120, 300):
+        out = Console(file=io.StringIO(), width=width)
+        _print_columns(out, columns, len(GRID))
+        text = out.file.getvalue()
+        printed[width] = text.split()
+        assert max(map(len, text.splitlines())) <= width and "…" not in text
+    for width in (60, 80, 120):
+        assert all(cell in printed[width] for cell in printed[300] if "." in cell or cell in ("yes", "no"))
 
 
 FOUR = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold")
@@ -164,7 +229,8 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
     result = CliRunner().invoke(cli, ["sweep", scenario, grid, "-o", str(output), "--jobs", "1", "--json"])
     assert result.exit_code == 1
     bad, good = json.loads(result.stdout)["rows"]
-    assert "must be at least max_num_seqs" in bad["error"] and good["error"] is None
+    told = "--grid engine.max_num_batched_tokens: 4: must be at least max_num_seqs = 8"  # the option as it was typed
+    assert bad["error"] == told and good["error"] is None
     assert pq.read_table(output).column("error").to_pylist() == [bad["error"], None]
 
 
@@ -179,6 +245,14 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
         (["--grid=engine.max_num_seqs=1", "--slo=attainment>=90%"], "attainment"),
         (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
         (["--grid=engine.max_num_seqs=1", "-o", "t.csv"], "t.csv: must end in .parquet"),
+        (["--grid=engine.max_num_seqs=8,0"], "--grid engine.max_num_seqs: 0: must be at least 1"),
+        (["--grid=engine.max_num_seqs=8,4.5"], "--grid engine.max_num_seqs: 4.5: must be an integer"),
+        (["--grid=engine.max_num_seqs=8,nan"], "--grid engine.max_num_seqs: nan: must be an integer"),
+        (["--grid=engine.policy=vllm,vlm"], "--grid engine.policy: 'vlm': one of"),
+        (["--grid=engine.policy=vllm,3"], "--grid engine.policy: 3: must be the name of one policy"),
+        (["--grid=workload.generate.arrivals=poisson,gama"], "--grid workload.generate.arrivals: 'gama'"),
+        (["--grid=cost.per_iteration=1,-1", "--grid=engine.max_num_seqs=1"], "--grid cost.per_iteration: -1"),
+        (["--grid=engine.max_num_seqs=1", "--goodput", "ttft:x"], "must be METRIC:NUMBER"),
         (["--grid=engine.max_num_seq=1"], "--grid engine.max_num_seq: unknown key (did you mean 'max_num_seqs'?)"),
         (["--grid=engine.max_num_seqs=1", "-o", "/dev/null"], "/dev/null: cannot be written: it is no regular file"),
         ([f"--grid=engine.{k}={','.join(map(str, range(1, 51)))}" for k in FOUR], "6,250,000 runs are too many"),

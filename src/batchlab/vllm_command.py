@@ -2,11 +2,14 @@
 
 import re
 import shlex
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from batchlab.errors import InputError, nearest
+from batchlab.policies.vllm import Vllm
+from batchlab.settings import LimitSettings, parameters
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -83,6 +86,23 @@ def parse(text: str, knows_memory: bool = False) -> Command:
     if not {"num_gpu_blocks", "gpu_memory_utilization"} & settings.keys():
         del settings["enable_prefix_caching"]  # there are no blocks to cache in
     return Command(settings, cost, unknown)
+
+
+def flags(settings: Mapping[str, Any], named: Collection[str]) -> list[str]:
+    """Settings of [engine] as flags of `vllm serve`: what `parse` reads back as these settings.
+
+    named: those to write in any case. Of the others only what is not as vLLM has it. Settings without a flag are left
+    out.
+    """
+    spelled = {own: flag for flag, own in (WHOLE | SWITCHES).items()} | {own.replace("-", "_"): own for own in OTHERS}
+    usual = {**{key: p.default for key, p in parameters(Vllm).items()}, **LimitSettings().model_dump(), **DEFAULTS}
+    words = []
+    for key, flag in spelled.items():
+        value = settings.get(key)
+        if value is None or (key not in named and value == usual.get(key)):
+            continue
+        words.append(f"--{'' if value else 'no-'}{flag}" if key in SWITCHES.values() else f"--{flag} {value}")
+    return words
 
 
 def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:

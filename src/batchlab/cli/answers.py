@@ -5,9 +5,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, percent, plain_table, print_folded, say
+from batchlab.errors import one_line
 
 OF_GROUPS = ("ttft", "tpot", "itl", "e2el")
 
@@ -51,9 +53,7 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
         out.print(_chunks(found["chunks"], unit))
     if "groups" in found:
         out.print()
-        out.print(_groups(found["groups"]))
-        out.print()
-        out.print(_latencies_of_groups(found["groups"], unit))
+        _print_groups(out, found["groups"], unit)
     if "objectives" in found:
         out.print()
         out.print(_objectives(found["objectives"], unit))
@@ -140,22 +140,42 @@ def _chunks(found: dict[str, Any], unit: str) -> Table:
     return table
 
 
-def _groups(groups: dict[str, Any]) -> Table:
-    """What became of each group."""
-    with_goodput = any("goodput" in figures for figures in groups.values())
-    per = next(iter(groups.values()))["throughput"]["per"]
-    columns = ["requests", "completed", f"requests/{per}", *(["attained"] if with_goodput else [])]
-    table = plain_table("group", *columns, numeric=tuple(columns))
-    table.columns[0].no_wrap = True
-    for name, found in groups.items():
-        cells = [f"{found['requests']:,}", f"{found['results'].get('completed', 0):,}"]
-        rate = found["throughput"]["request_rate"]
-        cells.append("-" if rate is None else f"{rate:,.3f}")
-        if with_goodput:
-            share = found["goodput"]["attainment"]
-            cells.append("-" if share is None else f"{100 * share:.2f} %")
-        table.add_row(name, *cells)
-    return table
+def _print_groups(out: Console, groups: dict[str, Any], unit: str) -> None:
+    """What became of each group, and a line for each of its latencies."""
+    became = _became(groups)
+    print_folded(out, became, tuple(became)[1:])
+    out.print()
+    latencies = _latencies_of_groups(groups, unit)
+    print_folded(out, latencies, tuple(latencies)[2:], repeated=2)
+
+
+def _became(groups: dict[str, Any]) -> dict[str, list[str]]:
+    all_figures = list(groups.values())
+    rates = [found["throughput"]["request_rate"] for found in all_figures]
+    columns = {
+        "group": [escape(one_line(name)) for name in groups],
+        "requests": [f"{found['requests']:,}" for found in all_figures],
+        "completed": [f"{found['results'].get('completed', 0):,}" for found in all_figures],
+        f"requests/{all_figures[0]['throughput']['per']}": ["-" if rate is None else f"{rate:,.3f}" for rate in rates],
+    }
+    if any("goodput" in found for found in all_figures):
+        shares = [found["goodput"]["attainment"] for found in all_figures]
+        columns["attained"] = ["-" if share is None else percent(share) for share in shares]
+    return columns
+
+
+def _latencies_of_groups(groups: dict[str, Any], unit: str) -> dict[str, list[str]]:
+    from batchlab.cli.large import FIGURES, NAMES, amount
+
+    rows = [
+        (escape(one_line(name)), NAMES[key], found["latency"][key]) for name, found in groups.items() for key in OF_GROUPS
+    ]
+    return {
+        "group": [name if place % len(OF_GROUPS) == 0 else "" for place, (name, _, _) in enumerate(rows)],
+        "ms" if unit == "ns" else f"in {unit}s": [latency for _, latency, _ in rows],
+        "count": [f"{figures['count']:,}" for _, _, figures in rows],
+        **{name: [amount(figures[name], unit) for _, _, figures in rows] for name in FIGURES},
+    }
 
 
 def _latencies_of_groups(groups: dict[str, Any], unit: str) -> Table:

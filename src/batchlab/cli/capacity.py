@@ -1,23 +1,26 @@
 """batchlab capacity."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
+from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
-from batchlab.cli.tables import console, plain_table, say, settings_line
+from batchlab.cli.tables import console, percent, print_folded, say, settings_line
 from batchlab.errors import InputError
+from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import capacity as finding
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
 
+COUNT = "workload.generate.num_prompts"
 FEW = 1000
 """Of fewer requests a P99 is the matter of less than ten."""
 
@@ -25,9 +28,15 @@ SHORT = 20
 """A load that lasts less than so many times a request's mean E2E is all beginning and end."""
 
 
-@click.command()
+@click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
 @click.option("--slo", required=True, metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option(
+    "--goodput",
+    multiple=True,
+    metavar="METRIC:MS ...",
+    help="Targets of each request, for --slo 'attainment>=90%': ttft:500 tpot:50",
+)
 @click.option("--policy", metavar="NAME", help="Policy instead of the file's.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_num_seqs=64")
 @click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
@@ -43,6 +52,7 @@ SHORT = 20
 def capacity(
     scenario: str,
     slo: str,
+    goodput: tuple[str, ...],
     policy: str | None,
     settings: tuple[str, ...],
     workload: str | None,
@@ -62,16 +72,17 @@ def capacity(
     overrides = dict(parse_setting(setting) for setting in settings)
     if policy is not None:
         overrides["engine.policy"] = policy
+    trial = Trial(scenario, overrides, workload, slo, goodput)
     if requests is not None:
-        overrides["workload.generate.num_prompts"] = requests
-    trial = Trial(scenario, overrides, workload, slo)
+        finding.refuse_count(trial, requests)
+        trial = replace(trial.with_settings({COUNT: requests}), options={COUNT: "--requests"})
     if gpu_price is not None and (unit := run_of(trial).cost.unit) != "ns":
         raise InputError("--gpu-price", None, gpu_price, f"needs a clock with seconds: this one counts in {unit}s")
     with counted_bar("capacity") as done:
         found = finding.find(trial, seeds, jobs or cores(), done)
     cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
     if as_json:
-        print_json(finding.document(found, cost))
+        print_json(finding.document(found, trial, cost))
     else:
         _print(found, cost)
     if found.answer.met is None:
@@ -93,14 +104,19 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     per = "s" if unit == "ns" else unit
     say(out, settings_line(found.run))
     answer = found.answer
+    if answer.sample.scaled:
+        own = f"{answer.sample.rate:,.3g} {found.of}/{per}"
+        say(out, f"the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has {own}")
     if answer.met is None:
         say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} {found.of}/{per}, the lowest tried:")
     else:
         _say_answer(out, found, answer.met, cost)
     out.print()
-    out.print(_samples(found, unit, f"{found.of}/{per}"))
+    samples = _samples(found, unit, f"{found.of}/{per}")
+    print_folded(out, samples, tuple(samples)[1:-1])
     out.print()
-    out.print(_changes(found, f"{found.of}/{per}"))
+    changes = _changes(found, f"{found.of}/{per}")
+    print_folded(out, changes, tuple(changes)[1:])
     say(out, f"binds: {finding.binding(found)}")
 
 
@@ -128,41 +144,52 @@ def _say_answer(out: Console, found: finding.Capacity, met: Probe, cost: dict[st
         )
 
 
-def _samples(found: finding.Capacity, unit: str, rate: str) -> Table:
+def _samples(found: finding.Capacity, unit: str, rate: str) -> dict[str, list[str]]:
     """A row a sample: what was found at its capacity, and what was missed one step above."""
     probes = [one.met or one.missed for one in found.found]
     names = list(next((probe.values for probe in probes if probe is not None and probe.values), {}))
-    missed_at = "missed" if found.answer.met is None else "one step above: missed"
     mark = " (ms)" if unit == "ns" else ""
-    figures = [f"{name}{mark if name != 'attainment' else ''}" for name in names]
-    shown = plain_table("", rate, *figures, missed_at, numeric=(rate, *figures))
-    shown.columns[0].no_wrap = True
-    for one, probe in zip(found.found, probes, strict=True):
-        values = ["-"] * len(names) if probe is None else [_value(probe.values.get(name), unit) for name in names]
-        missed = [] if one.missed is None else [_miss(one.missed, figure, unit) for figure in one.missed.missed]
-        shown.add_row(one.sample.name, _rate(probe), *values, ", ".join(missed) or "-")
-    return shown
+    columns = {"": [one.sample.name for one in found.found], rate: [_rate(probe) for probe in probes]}
+    for name in names:
+        values = [None if probe is None else probe.values.get(name) for probe in probes]
+        heading = f"{name}{'' if name == ATTAINMENT else mark}"
+        columns[heading] = [_value(name, value, unit) for value in values]
+    columns["goodput"] = [
+        "-" if probe is None or probe.goodput is None else f"{probe.goodput:,.3g}" for probe in probes
+    ]
+    missed_at = "missed" if found.answer.met is None else "one step above: missed"
+    columns[missed_at] = [_misses(one.missed, unit) for one in found.found]
+    return columns
+
+
+def _misses(probe: Probe | None, unit: str) -> str:
+    return "-" if probe is None else ", ".join(_miss(probe, figure, unit) for figure in probe.missed) or "-"
 
 
 def _miss(probe: Probe, figure: str, unit: str) -> str:
     value = probe.values.get(figure)
-    return figure if value is None else f"{figure} {_value(value, unit)}"
+    return figure if value is None else f"{figure} {_value(figure, value, unit)}"
 
 
-def _changes(found: finding.Capacity, rate: str) -> Table:
-    shown = plain_table("changed alone", "from", "to", rate, "change", numeric=("from", "to", rate, "change"))
-    for one in found.changes:
-        before, after = f"{one.before or 1:,}", f"{one.after:,}" if one.after else f"1/{finding.FACTOR}"
-        capacity = "refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none"
-        shown.add_row(one.name, before, after, capacity, finding.gain(found, one))
-    return shown
+def _changes(found: finding.Capacity, rate: str) -> dict[str, list[str]]:
+    """A row a limit. Of the step time, which is no setting, a share."""
+    rates = ["refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none" for one in found.changes]
+    return {
+        "changed alone": [one.name for one in found.changes],
+        "from": [f"{one.before or 1:,}" for one in found.changes],
+        "to": [f"{one.after:,}" if one.after else f"1/{finding.FACTOR}" for one in found.changes],
+        rate: rates,
+        "change": [finding.gain(found, one) for one in found.changes],
+    }
 
 
 def _rate(probe: Probe | None) -> str:
     return "-" if probe is None else f"{probe.rate:,.3g}"
 
 
-def _value(value: float | None, unit: str) -> str:
+def _value(figure: str, value: float | None, unit: str) -> str:
     if value is None:
         return "-"
+    if figure == ATTAINMENT:
+        return percent(value)
     return milliseconds(value) if unit == "ns" else f"{value:,.2f}"

@@ -18,6 +18,7 @@ from batchlab.cli.published import published
 from batchlab.cli.run import run
 from batchlab.cli.show import show
 from batchlab.cli.sweep import sweep
+from batchlab.cli.tune import tune
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
 from batchlab.cli.workload import workload
@@ -46,4 +47,5 @@ cli.add_command(published)
 cli.add_command(workload)
 cli.add_command(sweep)
 cli.add_command(capacity)
+cli.add_command(tune)
 cli.add_command(experiment)

@@ -1,27 +1,25 @@
 """batchlab sweep."""
 
-import os
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
+from batchlab.cli.answers import SeveralWords
 from batchlab.cli.compare import parse_values
 from batchlab.cli.documents import print_json
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
-from batchlab.cli.tables import MOST_ROWS, console, fitted, say
+from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, table_width
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
+from batchlab.plan.table import described
 from batchlab.plan.trial import Row
-from batchlab.scenario import load
 from batchlab.units import NS_IN_MS
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
@@ -31,9 +29,11 @@ RATES = {
     "preemptions": ("totals.preemptions", 0),
 }
 """Names of the columns, with the figure and its digits."""
+ATTAINED = "attained."
+IN = "in "
 
 
-@click.command()
+@click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
 @click.option(
     "--grid",
@@ -45,6 +45,12 @@ RATES = {
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
 @click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
 @click.option("--slo", metavar="OBJECTIVES", help="What a run has to meet: --slo 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option(
+    "--goodput",
+    multiple=True,
+    metavar="METRIC:MS ...",
+    help="Count requests that meet all of these: ttft:500 tpot:50.  [default: the bounds of --slo]",
+)
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N of the combinations, drawn at random.")
 @click.option("--seed", type=click.IntRange(0), metavar="S", help="The seed of --sample.  [default: 0]")
 @click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Table to write (Parquet).")
@@ -56,6 +62,7 @@ def sweep(
     settings: tuple[str, ...],
     workload: str | None,
     slo: str | None,
+    goodput: tuple[str, ...],
     sample: int | None,
     seed: int | None,
     output: str,
@@ -74,17 +81,12 @@ def sweep(
     for key in values:
         if key in overrides:
             raise InputError(f"--set {key}", None, overrides[key], "--grid has this key too")
-    if not output.endswith(".parquet") and not output.startswith("/dev/"):
-        raise InputError(output, None, None, "must end in .parquet")
-    for path in (scenario, workload):
-        if path is not None and os.path.realpath(path) == os.path.realpath(output):
-            raise InputError(output, None, None, "would overwrite an input")
-    _refuse_unknown_keys(scenario, values, overrides, workload)
-    asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0)
+    asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0, goodput)
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
     if as_json:
-        print_json({"scenario": Path(scenario).name, "slo": slo, "rows": rows})
+        about = described(asked.trial({}), {"settings": overrides, "varied": list(values)})
+        print_json({**about, "rows": rows})
     else:
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)
@@ -93,21 +95,10 @@ def sweep(
         sys.exit(1)
 
 
-def _refuse_unknown_keys(
-    scenario: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any], workload: str | None
-) -> None:
-    """A key that no run can have is a slip, not a result. Raises InputError."""
-    for key, some in values.items():
-        try:
-            load(scenario, {**overrides, key: some[0]}, workload=workload)
-        except InputError as error:
-            if error.expected is not None and "unknown key" in error.expected:
-                raise InputError(f"--grid {key}", None, None, error.expected) from None
-
-
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
     out = console()
-    out.print(_table(out, rows[:MOST_ROWS], keys, slo))
+    columns = _columns(rows[:MOST_ROWS], keys, slo)
+    _print_columns(out, columns, len(keys))
     units = {row["unit"] for row in rows if "unit" in row}
     if len(units) == 1:
         (unit,) = units
@@ -117,6 +108,11 @@ def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
             out,
             f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
         )
+    if any("goodput" in row for row in rows):
+        within = (
+            f"{IN}OBJECTIVE: share of all requests within its bound, of ITL of all gaps; " if slo is not None else ""
+        )
+        say(out, f"{within}goodput: requests within all targets")
     for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:
         settings = ", ".join(f"{key} = {said(key, row[key])}" for key in keys)
         say(out, one_line(f"{settings}: {row['error']}"))
@@ -124,20 +120,38 @@ def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
         say(out, f"... and {len(rows) - MOST_ROWS:,} more runs; the file holds all of them")
 
 
-def _table(out: Console, rows: list[Row], keys: list[str], slo: str | None) -> Table:
+def _print_columns(out: Console, columns: dict[str, list[str]], keys: int) -> None:
+    """On a narrow terminal each run goes by its number, and its settings stand in a table of their own."""
+    numeric = tuple(name for name in columns if name != "met")
+    rows = len(next(iter(columns.values()), []))
+    repeated = keys
+    if table_width(out, columns, numeric) > out.width:
+        columns = {"run": [str(number + 1) for number in range(rows)], **columns}
+        numeric, repeated = ("run", *numeric), 1
+    print_folded(out, columns, numeric, repeated)
+
+
+def _columns(rows: list[Row], keys: list[str], slo: str | None) -> dict[str, list[str]]:
     names = [key.removeprefix("engine.").removeprefix("workload.generate.") for key in keys]
     names = names if len(set(names)) == len(names) and not {*names} & {*TIMES, *RATES} else keys
-    columns: dict[str, list[Any]] = {
+    columns: dict[str, list[str]] = {
         name: [escape(one_line(said(key, row[key]))) for row in rows] for name, key in zip(names, keys, strict=True)
     }
     for name, key in TIMES.items():
         columns[name] = [_number(row.get(key), NS_IN_MS if row.get("unit") == "ns" else 1, 2) for row in rows]
     for name, (key, digits) in RATES.items():
         columns[name] = [_number(row.get(key), 1, digits) for row in rows]
-    numeric = tuple(columns)
+    for key in dict.fromkeys(key for row in rows for key in row if key.startswith(ATTAINED)):
+        columns[IN + key.removeprefix(ATTAINED)] = [_share(row.get(key)) for row in rows]
+    if any("goodput" in row for row in rows):
+        columns["goodput"] = [_number(row.get("goodput"), 1, 3) for row in rows]
     if slo is not None:
         columns["met"] = ["failed" if row["error"] else "yes" if row["met"] else "no" for row in rows]
-    return fitted(out, columns, numeric)
+    return columns
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
 
 
 def _number(value: Any, scale: int, digits: int) -> str:

@@ -153,6 +153,49 @@ def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, .
     return table
 
 
+def table_width(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int = 2) -> int:
+    """How wide columns of cells are as a table, if nothing is broken."""
+    return out.measure(_filled(columns, numeric, gap), options=out.options.update(max_width=UNBOUNDED)).maximum
+
+
+def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], repeated: int = 1) -> None:
+    """Print columns of cells as a table: one too wide for the terminal as several, below one another.
+
+    Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. Where
+    these would take more than a third of the width, names in them are broken into several lines.
+    """
+    short = {SHORT.get(name, name): cells for name, cells in columns.items()}
+    short_numeric = tuple(SHORT.get(name, name) for name in numeric)
+    if len(short) == len(columns) and table_width(out, columns, numeric) > out.width:
+        if table_width(out, short, short_numeric, gap=1) <= out.width:
+            out.print(_filled(short, short_numeric, gap=1))
+            return
+
+    def fits(names: Sequence[str]) -> bool:
+        return table_width(out, {name: columns[name] for name in names}, numeric) <= out.width
+
+    names = list(columns)
+    first, rest = names[:repeated], names[repeated:]
+    if table_width(out, columns, numeric) > out.width:
+        columns = {**columns, **{n: [_broken(cell, max(out.width // 3, 12)) for cell in columns[n]] for n in first}}
+    parts = [[*first]]
+    for name in rest:
+        if len(parts[-1]) > repeated and not fits([*parts[-1], name]):
+            parts.append([*first])
+        parts[-1].append(name)
+    for number, part in enumerate(parts):
+        if number:
+            out.print()
+        out.print(_filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
+
+
+def _broken(cell: Any, width: int) -> Any:
+    """A cell's text in lines of at most so many characters."""
+    if not isinstance(cell, str) or len(cell) <= width:
+        return cell
+    return "\n".join(cell[place : place + width] for place in range(0, len(cell), width))
+
+
 def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
     table = plain_table(*columns, numeric=numeric, gap=gap)
     for row in zip(*columns.values(), strict=True):

@@ -102,7 +102,7 @@ def figures(samples: Any, percentiles: Percentiles = PERCENTILES) -> Figures:
     if not count:
         return _none(percentiles)
     ranks = sorted({rank for percent in percentiles for rank in _neighbours(percent, count)})
-    parted = np.partition(samples, ranks)
+    parted = np.partition(samples, ranks) if ranks else samples  # without percentiles nothing has to be in its place
     at = {rank: parted[rank].item() for rank in ranks}
     largest = samples.max().item()
     return {"count": count, "mean": mean_of(samples), **_percentiles(at, count, percentiles), "max": largest}

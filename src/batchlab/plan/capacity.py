@@ -6,7 +6,6 @@ queue grows meets nothing. All runs of a sample have common random numbers: the 
 
 from __future__ import annotations
 
-import functools
 import statistics
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,12 +13,11 @@ from typing import Any
 
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
-from batchlab.files import read_toml
 from batchlab.plan import pool
 from batchlab.plan.probe import SCALED, Probe, Sample, probe
-from batchlab.plan.trial import Trial, parse_slo, run_of
+from batchlab.plan.table import described
+from batchlab.plan.trial import Trial, document_of, parse_slo, run_of, settings_of
 from batchlab.policies import limits_of
-from batchlab.scenario import override
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
@@ -39,13 +37,15 @@ Told = Callable[[int, int], object]
 @dataclass(frozen=True)
 class Found:
     """The capacity of a sample. met: at the highest rate that met everything, None if none did. missed: at the next
-    rate, None where the search ended before one; where nothing meets, at the lowest rate that was tried.
+    rate, None where the search ended before one; where nothing meets, at the lowest rate that was tried. tried: the
+    runs at all rates that the search looked at, the lowest first.
     """
 
     sample: Sample
     place: int
     met: Probe | None
     missed: Probe | None
+    tried: list[Probe]
 
     @property
     def rate(self) -> float:
@@ -94,7 +94,7 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     many searches of a round have ended, and how many there are. Raises InputError.
     """
     run, samples = _samples(trial, seeds)
-    parse_slo(trial.slo or "").check_unit(run.cost.unit)
+    parse_slo(trial.slo or "", trial.goodput).check_unit(run.cost.unit)
     found: dict[str, Found] = {}
     told(0, len(samples))
     for sample, one in pool.each(_search, samples, jobs):
@@ -141,29 +141,48 @@ def search(met: Callable[[int], bool], start: int = 0, step: int = STEPS // 2) -
     return low, high
 
 
+def rate_of(trial: Trial) -> float:
+    """The capacity on one load alone, the scenario's own seed or the whole trace; 0 where nothing meets.
+
+    Raises InputError.
+    """
+    return _search(_samples(trial, 1, parts=0)[1][0]).rate
+
+
+def check_rate(trial: Trial) -> None:
+    """Refuse a load that has no rate to change. Raises InputError."""
+    _samples(trial, 1, parts=0)
+
+
 def _search(sample: Sample, start: int = 0, step: int = STEPS // 2) -> Found:
-    at = functools.cache(lambda place: probe(sample, lattice(sample, place)))
-    low, high = search(lambda place: at(place).met, start, step)
-    return Found(sample, low or 0, None if low is None else at(low), None if high is None else at(high))
+    tried: dict[int, Probe] = {}
+
+    def met(place: int) -> bool:
+        tried[place] = probe(sample, lattice(sample, place))
+        return tried[place].met
+
+    low, high = search(met, start, step)
+    best, above = (None if place is None else tried[place] for place in (low, high))
+    return Found(sample, low or 0, best, above, [tried[place] for place in sorted(tried)])
 
 
-def _samples(trial: Trial, seeds: int) -> tuple[Run, list[Sample]]:
-    document, _ = read_toml(trial.scenario)
-    override(document, trial.overrides)
-    workload = document.get("workload")
-    generate = workload.get("generate") if isinstance(workload, dict) else None
+def _samples(trial: Trial, seeds: int, parts: int = PARTS) -> tuple[Run, list[Sample]]:
+    """The run as it is, and the loads: a generated one under so many seeds, or a trace and so many parts of it."""
+    workload = _workload_of(trial)
+    generate = workload.get("generate")
+    if isinstance(generate, dict) and generate.get("arrivals") in ("all-at-once", "ramp"):
+        expected = (
+            f"'{generate['arrivals']}' has no rate that lasts: capacity changes request_rate, of constant, poisson, "
+            "gamma, on-off or diurnal arrivals"
+        )
+        raise _no_rate(trial, "workload.generate.arrivals", expected)
     run = run_of(trial)
     if run.clients is not None:
         raise _no_rate(trial, "workload.clients", "a closed loop has no request rate: leave clients out")
     if not isinstance(run.requests, Columns):
         raise _no_rate(trial, "workload.requests", "have no rate to change: give a file, or [workload.generate]")
     if generate is None:
-        return run, _of_trace(
-            trial, run, run.requests, workload.get("transform", {}) if isinstance(workload, dict) else {}
-        )
-    if generate["arrivals"] in ("all-at-once", "ramp"):
-        expected = "has no rate that lasts; capacity needs constant, poisson, gamma, on-off or diurnal"
-        raise _no_rate(trial, "workload.generate.arrivals", expected)
+        return run, _of_trace(trial, run, run.requests, workload.get("transform", {}), parts)
     first = generate["seed"]
     named = [(f"seed {seed}", {"workload.generate.seed": seed}) for seed in range(first, first + seeds)]
     return run, [
@@ -172,14 +191,25 @@ def _samples(trial: Trial, seeds: int) -> tuple[Run, list[Sample]]:
     ]
 
 
+def _workload_of(trial: Trial) -> dict[str, Any]:
+    """[workload] as it is written; what is wrong with it, loading it will say."""
+    workload = document_of(trial).get("workload")
+    return workload if isinstance(workload, dict) else {}
+
+
+def refuse_count(trial: Trial, count: int) -> None:
+    """Refuse a number of requests for a load that is not generated. Raises InputError."""
+    if "generate" not in _workload_of(trial):
+        expected = "is for [workload.generate]: of a file all requests run, or the part that [workload.transform] takes"
+        raise InputError("--requests", None, count, expected)
+
+
 def _has_turns(trial: Trial) -> bool:
-    document, _ = read_toml(trial.scenario)
-    override(document, trial.overrides)
-    generate = document["workload"].get("generate", {})
+    generate = _workload_of(trial).get("generate", {})
     return any("turns" in kind for kind in (generate, *generate.get("classes", ())))
 
 
-def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any]) -> list[Sample]:
+def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any], parts: int) -> list[Sample]:
     """The whole trace, then its parts."""
     own = float(transform.get("rate_scale", 1))
     end = int(columns.arrival.max()) + 1
@@ -189,22 +219,23 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
         raise _no_rate(
             trial, "workload.transform", "capacity sets from_time, to_time and rate_scale itself: leave them out"
         )
-    for part in range(PARTS):
+    for part in range(parts):
         window = {
-            "workload.transform.from_time": end * part // PARTS,
-            "workload.transform.to_time": end * (part + 1) // PARTS,
+            "workload.transform.from_time": end * part // parts,
+            "workload.transform.to_time": end * (part + 1) // parts,
         }
         inside = replace(base, overrides={**base.overrides, **window})
         requests = run_of(inside).requests
         assert isinstance(requests, Columns)
-        samples.append(Sample(f"part {part + 1} of {PARTS}", inside, _mean_rate(requests, run.cost.unit), True))
+        samples.append(Sample(f"part {part + 1} of {parts}", inside, _mean_rate(requests, run.cost.unit), True))
     return samples
 
 
 def _mean_rate(columns: Columns, unit: str) -> float:
     span = int(columns.arrival.max() - columns.arrival.min())
     if span == 0:
-        raise InputError(None, "workload", None, "all requests come at once: there is no rate to change")
+        expected = "all requests come at once: capacity stretches the times between them, and there are none"
+        raise InputError(None, "workload", None, expected)
     return (len(columns) - 1) * (NS_IN_S if unit == "ns" else 1) / span
 
 
@@ -280,7 +311,7 @@ def token_cost(found: Capacity, gpu_price: float) -> dict[str, Any] | None:
     }
 
 
-def document(found: Capacity, cost: dict[str, Any] | None) -> dict[str, Any]:
+def document(found: Capacity, trial: Trial, cost: dict[str, Any] | None) -> dict[str, Any]:
     """All of it for JSON; rates per second, or per unit of the clock."""
     met = found.answer.met
     samples = [
@@ -289,13 +320,17 @@ def document(found: Capacity, cost: dict[str, Any] | None) -> dict[str, Any]:
             "rate": one.rate or None,
             "met": None if one.met is None else asdict(one.met),
             "missed": None if one.missed is None else asdict(one.missed),
+            "tried": [asdict(each) for each in one.tried],
         }
         for one in found.found
     ]
+    unit = found.run.cost.unit
     return {
-        "slo": found.slo,
+        **described(trial, {"policy": found.run.engine, "settings": settings_of(found.run)}),
+        "cost_model": found.run.cost.describe(),
         "of": found.of,
-        "unit": found.run.cost.unit,
+        "unit": unit,
+        "rates_per": "s" if unit == "ns" else unit,
         "capacity": None if met is None else met.rate,
         "interval": None if met is None else found.interval,
         "answer": found.answer.sample.name,

@@ -18,7 +18,7 @@ from batchlab.events import Event, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies
 from batchlab.metrics.part import part_of
-from batchlab.plan.trial import Trial, parse_slo, percentiles_for, run_of
+from batchlab.plan.trial import Trial, parse_slo, percentiles_for, refuse_bad_values, run_of
 from batchlab.simulate import simulate
 from batchlab.units import NS_IN_S
 
@@ -85,7 +85,7 @@ def measure(part: Part) -> Measured:
     if not isinstance(run.requests, Columns) or run.clients is not None:
         expected = "an experiment needs a file or [workload.generate], and no clients"
         raise InputError(part.trial.scenario, "workload", None, expected)
-    if run.requests.sessions is not None:
+    if run.requests.sessions is not None and (run.requests.sessions.previous >= 0).any():
         expected = "an experiment takes short and long prompts apart, but turns of a session belong together"
         raise InputError(part.trial.scenario, "workload.generate", None, expected)
     is_short = run.requests.prompt <= part.short
@@ -177,8 +177,8 @@ def parts(trial: Trial, vary: Mapping[str, Sequence[Any]], short: int, warm_up: 
     ((key, values),) = vary.items()
     if key in trial.overrides:
         raise InputError(f"--set {key}", None, trial.overrides[key], "--vary has this key too")
-    return [
-        Part(replace(trial, overrides={**trial.overrides, key: value}), load, value, short, warm_up)
-        for load in LOADS
-        for value in values
-    ]
+    if trial.slo is not None:
+        parse_slo(trial.slo)
+    trial = replace(trial, options={key: "--vary"})
+    refuse_bad_values(trial, vary)
+    return [Part(trial.with_settings({key: value}), load, value, short, warm_up) for load in LOADS for value in values]

@@ -7,13 +7,17 @@ process left of its last one is cut off.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import batchlab
 from batchlab.errors import InputError
+from batchlab.files import read_toml
 
 
 class Journal:
@@ -50,7 +54,7 @@ class Journal:
             except (ValueError, KeyError, TypeError) as error:
                 raise InputError(self.path, f"line {number}", None, "is no line of a sweep's journal") from error
             if found != digest:
-                expected = "is the journal of another sweep: delete it, or write elsewhere"
+                expected = "is the journal of another sweep or tuning: delete it, or write elsewhere"
                 raise InputError(self.path, None, None, expected)
         return len(text) + 1
 
@@ -78,3 +82,41 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._file.close()
+
+
+def digest_of(scenario: str, workload: str | None, rest: Mapping[str, Any]) -> str:
+    """Of everything that decides rows: this version, the scenario, the files that are named, and the rest."""
+    document, data = read_toml(scenario)
+    named = sorted(set(_texts([document, list(rest.values()), workload])))
+    folders = (Path(scenario).parent, Path())
+    parts = {
+        "version": batchlab.__version__,
+        "scenario": hashlib.sha256(data).hexdigest(),
+        "workload": workload,
+        "files": [_of_files(folder / name.partition(".py:")[0]) for name in named for folder in folders],
+        **rest,
+    }
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in a document."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _texts(list(value.values()))
+    elif isinstance(value, Sequence):
+        for part in value:
+            yield from _texts(part)
+
+
+def _of_files(path: Path) -> str | None:
+    """A digest of a file, or of a folder's files; None where there is none of that name."""
+    try:
+        if path.is_file():
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_dir():  # a profile
+            return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(path.glob("*.csv")))).hexdigest()
+    except (OSError, ValueError):  # a text that is no path
+        pass
+    return None

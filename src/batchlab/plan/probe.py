@@ -15,7 +15,7 @@ from batchlab.core.work import Work
 from batchlab.costs.base import CostModel
 from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.fold import Summary
-from batchlab.plan.trial import FINISHED, Trial, checked, run_of
+from batchlab.plan.trial import FINISHED, Trial, judge, run_of
 from batchlab.simulate import Run, simulate
 from batchlab.units import NS_IN_S
 
@@ -60,7 +60,8 @@ class Probe:
     offered: requests per second (or unit of the clock) from the first to the last, which chance makes a little
     different from the rate of the process. values: of each figure that an objective names. missed: what it did not
     meet, in words. span: from the first arrival to the last. e2el: the mean. growth: by how much longer a request waits
-    for each unit of time that it comes later.
+    for each unit of time that it comes later. attained: of each objective, the share within its bound; goodput and
+    attainment: the requests within all of them, per second (or unit of the clock) and as a share.
     """
 
     rate: float
@@ -75,6 +76,9 @@ class Probe:
     output_mean: float = 0.0
     e2el: float = 0.0
     preemptions: int = 0
+    attained: dict[str, float | None] = field(default_factory=dict)
+    goodput: float | None = None
+    attainment: float | None = None
 
 
 class Faster:
@@ -108,10 +112,10 @@ def probe(sample: Sample, rate: float) -> Probe:
     except BatchlabError as error:  # stalled
         return Probe(rate, False, missed=[str(error)])
     document = summary.document(with_requests=False)
-    found = checked(summary, sample.trial.slo)
+    judged = judge(summary, sample.trial)
     growth = _growth(summary)
     lost = 1 - document["results"].get("completed", 0) / len(run.requests)
-    missed = [objective.figure for objective, _, met in found if not met]
+    missed = [objective.figure for objective, _, met in judged.found if not met]
     if growth > GROWTH:
         missed.append("the queue grows")
     if lost > LOST:
@@ -120,19 +124,23 @@ def probe(sample: Sample, rate: float) -> Probe:
         missed.append(document["termination"])
     known = starts(run.requests)
     span = int(known.max() - known.min())
+    good = judged.good or {}
     return Probe(
         rate,
-        not missed,
-        {objective.figure: value for objective, value, _ in found},
-        missed,
-        growth,
-        (len(run.requests) - 1) * (NS_IN_S if run.cost.unit == "ns" else 1) / max(span, 1),
-        len(run.requests),
-        span,
-        float(run.requests.prompt.mean()),
-        float(run.requests.output.mean()),
-        document["latency"]["e2el"]["mean"] or 0.0,
-        document["totals"]["preemptions"],
+        met=not missed,
+        values={objective.figure: value for objective, value, _ in judged.found},
+        missed=missed,
+        growth=growth,
+        offered=(len(run.requests) - 1) * (NS_IN_S if run.cost.unit == "ns" else 1) / max(span, 1),
+        requests=len(run.requests),
+        span=span,
+        prompt_mean=float(run.requests.prompt.mean()),
+        output_mean=float(run.requests.output.mean()),
+        e2el=document["latency"]["e2el"]["mean"] or 0.0,
+        preemptions=document["totals"]["preemptions"],
+        attained=judged.attained,
+        goodput=good.get("goodput"),
+        attainment=good.get("attainment"),
     )
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
 from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError
+from batchlab.files import read_toml
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
-from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, parse
-from batchlab.scenario import load
+from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, goodput, parse
+from batchlab.plan import attained
+from batchlab.policies import find, limits_of
+from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
 
 POLICY = "engine.policy"
@@ -24,66 +27,157 @@ Row = dict[str, Any]
 class Trial:
     """What to run. overrides: values by dotted key; `engine.policy` among them runs that policy instead of the file's.
 
-    slo: objectives as text, None without any.
+    slo: objectives as text, None without any. goodput: targets for each request, as texts; none: those of the
+    objectives. options: key -> the option that gave its value where that is not --set, for errors to name.
     """
 
     scenario: str
     overrides: Mapping[str, Any] = field(default_factory=dict)
     workload: str | None = None
     slo: str | None = None
+    goodput: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def with_settings(self, overrides: Mapping[str, Any]) -> Trial:
+        """The same with more settings changed."""
+        return replace(self, overrides={**self.overrides, **overrides})
 
 
-def parse_slo(text: str) -> Objectives:
-    """Objectives that runs of any scenario can be held to. Raises InputError."""
+def parse_slo(text: str, goodput: Sequence[str] = ()) -> Objectives:
+    """Objectives that runs of any scenario can be held to; `attainment` needs goodput targets. Raises InputError."""
     found = parse(text)
     for objective in found.objectives:
-        if objective.metric == ATTAINMENT:
-            expected = "attainment needs targets for each request; give percentiles, such as ttft:p90<=500ms"
+        if objective.metric == ATTAINMENT and not goodput:
+            expected = "attainment needs targets for each request: --goodput ttft:500 tpot:50"
             raise InputError("--slo", None, objective.text, expected)
     return found
 
 
 def percentiles_for(slo: str | None) -> list[Fraction]:
     """The usual percentiles, and those that the objectives speak of."""
-    wanted = () if slo is None else parse_slo(slo).percentiles()
+    wanted = () if slo is None else parse(slo).percentiles()
     return sorted({*map(Fraction, PERCENTILES), *wanted})
 
 
-def checked(summary: Summary, slo: str) -> list[tuple[Objective, float | None, bool]]:
-    """Each objective with the value found in a run that has ended, and whether it is met. Raises InputError."""
+@dataclass(frozen=True)
+class Judged:
+    """A run that has ended beside its objectives.
+
+    found: each objective with its value and whether it is met. attained: each one's figure -> its share (see
+    `attained`). good: what `goodput` counts, of the requests that meet all targets; None without targets.
+    """
+
+    found: list[tuple[Objective, float | None, bool]]
+    attained: dict[str, float | None]
+    good: dict[str, Any] | None
+
+
+def judge(summary: Summary, trial: Trial) -> Judged:
+    """A run that has ended beside the objectives and targets of its trial. Raises InputError."""
     assert summary.header is not None, "the run has not begun"
-    figures = latencies(summary.tally, summary.column("arrival"), percentiles_for(slo))
-    return parse_slo(slo).check(figures, summary.header.clock["unit"])
+    unit, arrival = summary.header.clock["unit"], summary.column("arrival")
+    objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput).objectives
+    targets = attained.targets_of(objectives, trial.goodput, unit)
+    good = goodput(summary.tally, arrival, targets, unit) if targets else None
+    figures = {**latencies(summary.tally, arrival, percentiles_for(trial.slo))}
+    share = {} if good is None else {ATTAINMENT: good["attainment"]}
+    found = Objectives(tuple(objectives)).check({**figures, **share}, unit)
+    return Judged(found, attained.shares(objectives, summary.tally, arrival), good)
 
 
 def run_of(trial: Trial) -> Run:
     """The checked run. Raises InputError, also where the scenario names several policies."""
     overrides = dict(trial.overrides)
     policy = overrides.pop(POLICY, None)
-    if policy is not None and not isinstance(policy, str):
-        raise InputError(f"--set {POLICY}", None, policy, "must be the name of one policy")
-    runs = load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload).runs
+    _find_policy(policy, trial.options)
+    try:
+        runs = load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload).runs
+    except InputError as error:
+        raise named(error, trial.options) from error.__cause__
     if len(runs) > 1:
         names = ", ".join(run.engine for run in runs)
         raise InputError(trial.scenario, POLICY, None, f"names several ({names}): choose with --set {POLICY}=NAME")
     return runs[0]
 
 
+def named(error: InputError, options: Mapping[str, str]) -> InputError:
+    """An error about a setting, with the option that gave it: `--grid KEY` where a scenario says `--set KEY`."""
+    option, _, place = (error.file or "").partition(" ")
+    for key, given_by in options.items():
+        if option == "--set" and (place == key or place.startswith((f"{key}.", f"{key}["))):
+            return InputError(f"{given_by} {place}", error.place, error.value, error.expected)
+    return error
+
+
+def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
+    """A value that no run can have is a slip, not a result; its option is among the trial's. Raises InputError.
+
+    A value that is only wrong beside others, such as a token budget below the seats, is none.
+    """
+    first = {key: some[0] for key, some in values.items()}
+    for key, some in values.items():
+        for value in some:
+            alone = _refusal(trial, key, {key: value})
+            if alone is not None and _refusal(trial, key, {**first, key: value}) is not None:
+                raise alone
+
+
+def _refusal(trial: Trial, key: str, settings: Mapping[str, Any]) -> InputError | None:
+    """What is wrong with this one of some settings, before a policy is asked whether they go together."""
+    overrides = {**trial.overrides, **settings}
+    policy = overrides.pop(POLICY, None)
+    try:
+        _find_policy(policy, trial.options)
+        load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload, check=False)
+    except InputError as error:
+        found = named(error, trial.options)
+        return found if (found.file or "").startswith(f"{trial.options.get(key, '--set')} {key}") else None
+    return None
+
+
+def _find_policy(policy: Any, options: Mapping[str, str]) -> None:
+    option = f"{options.get(POLICY, '--set')} {POLICY}"
+    if policy is not None and not isinstance(policy, str):
+        raise InputError(option, None, policy, "must be the name of one policy")
+    try:
+        if policy is not None:
+            find(policy)
+    except InputError as error:
+        raise error if error.file is not None else InputError(option, None, policy, error.expected) from None
+
+
+def document_of(trial: Trial) -> dict[str, Any]:
+    """The scenario as it is written, with what is changed. Raises InputError where it cannot be read."""
+    document, _ = read_toml(trial.scenario)
+    override(document, trial.overrides)
+    return document
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings of [engine] that a run has, by their own names, as a scenario would give them."""
+    limits = {own: getattr(run.limits, core) for own, core in limits_of(type(run.policy)).items()}
+    for own, core in limits_of(type(run.policy)).items():
+        if core == "num_gpu_blocks" and limits[own] is not None:
+            limits[own] += getattr(run.policy, "reserved_blocks", 0)
+    return {key: value for key, value in (limits | dict(run.settings)).items() if value is not None}
+
+
 def row_of(trial: Trial) -> Row:
     """The figures of a run under the names of its summary, with dots; what stops this run becomes its `error`.
 
-    Times are in `unit`. With an slo there is `met`, and `slo.NAME` with the value of each figure that it names.
+    Times are in `unit`. With an slo there is `met`, `slo.NAME` with the value of each figure that it names, and
+    `attained.NAME` with the share within it; with targets, `goodput` and `attainment`.
     """
     try:
         run = run_of(trial)
         summary = Summary()
         simulate(run, [summary])
-        return figures_of(summary, trial.slo)
+        return figures_of(summary, trial)
     except (BatchlabError, MemoryError) as error:
         return {"error": str(error) or "out of memory"}
 
 
-def figures_of(summary: Summary, slo: str | None) -> Row:
+def figures_of(summary: Summary, trial: Trial) -> Row:
     """The row of a run that has ended. Raises InputError for objectives that do not fit its clock."""
     document = summary.document(with_requests=False)
     ending = document["termination"]
@@ -106,8 +200,11 @@ def figures_of(summary: Summary, slo: str | None) -> Row:
     totals = document["totals"]
     totals["rejections"] = sum(totals["rejections"].values())
     row |= {f"totals.{name}": value for name, value in totals.items()}
-    if slo is not None:
-        found = checked(summary, slo)
-        row["met"] = ending == FINISHED and all(met for _, _, met in found)
-        row |= {f"slo.{objective.figure}": value for objective, value, _ in found}
+    judged = judge(summary, trial)
+    if trial.slo is not None:
+        row["met"] = ending == FINISHED and all(met for _, _, met in judged.found)
+        row |= {f"slo.{objective.figure}": value for objective, value, _ in judged.found}
+        row |= {f"attained.{figure}": share for figure, share in judged.attained.items()}
+    if judged.good is not None:
+        row |= {name: judged.good[name] for name in ("goodput", "attainment")}
     return row

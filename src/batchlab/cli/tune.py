@@ -1,0 +1,197 @@
+"""batchlab tune."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from batchlab.cli.answers import SeveralWords
+from batchlab.cli.compare import parse_values
+from batchlab.cli.documents import print_json
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, settings_line
+from batchlab.compare import said
+from batchlab.errors import InputError, one_line
+from batchlab.metrics.objectives import ATTAINMENT
+from batchlab.plan import tune as tuning
+from batchlab.plan.pool import cores
+from batchlab.plan.space import range_of
+from batchlab.plan.table import described
+from batchlab.plan.trial import Row, run_of, settings_of
+from batchlab.units import NS_IN_MS
+from batchlab.vllm_command import flags
+
+MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
+"""What is maximised -> its heading."""
+
+
+@click.command(cls=SeveralWords)
+@click.argument("scenario", type=click.Path())
+@click.option("--slo", required=True, metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
+@click.option(
+    "--space",
+    multiple=True,
+    metavar="KEY=VALUES",
+    help="What may change, instead of what the policy has: engine.max_num_seqs=64,256 or 64..1024, each doubling.",
+)
+@click.option(
+    "--maximize",
+    type=click.Choice(list(tuning.MAXIMIZED)),
+    default="capacity",
+    show_default=True,
+    help="The highest rate that meets the objectives, or output tokens or good requests a second at the load as it is.",
+)
+@click.option("--trials", type=click.IntRange(1, tuning.MOST_TRIALS), default=50, show_default=True, metavar="N")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Of the optimiser.")
+@click.option(
+    "--goodput",
+    multiple=True,
+    metavar="METRIC:MS ...",
+    help="Targets of each request: ttft:500 tpot:50.  [default: the bounds of --slo]",
+)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@click.option("--output", "-o", type=click.Path(), metavar="FILE", help="Table of all runs to write (Parquet).")
+@click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all rows instead of a table.")
+def tune(
+    scenario: str,
+    slo: str,
+    space: tuple[str, ...],
+    maximize: str,
+    trials: int,
+    seed: int,
+    goodput: tuple[str, ...],
+    settings: tuple[str, ...],
+    workload: str | None,
+    output: str | None,
+    jobs: int | None,
+    as_json: bool,
+) -> None:
+    """Look for the settings of a SCENARIO that trade throughput against its objectives best.
+
+    Prints the Pareto front, and recommends settings in the engine's own spelling. With --output, finished runs are
+    kept in FILE.journal: the same command goes on where a killed one was. Exits with 1 if nothing meets the objectives.
+    """
+    values = parse_values([range_of(one).partition("=") for one in space], "--space")
+    overrides = dict(parse_setting(setting) for setting in settings)
+    for key in values:
+        if key in overrides:
+            raise InputError(f"--set {key}", None, overrides[key], "--space has this key too")
+    asked = tuning.Tuning(scenario, slo, values, overrides, workload, goodput, maximize, trials, seed)
+    with counted_bar("tune") as done:
+        found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
+    command = _command(asked, found)
+    if as_json:
+        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "flags": command}
+        print_json({**about, "rows": found.rows})
+    else:
+        _print(asked, found, command)
+    if output is not None:
+        note(f"{output}: {len(found.rows):,} runs")
+    if found.recommended is None:
+        sys.exit(1)
+
+
+def _command(asked: tuning.Tuning, found: tuning.Tuned) -> str | None:
+    """The recommended settings as flags of `vllm serve`, and what has no flag as options of ours."""
+    row = found.recommended
+    if row is None:
+        return None
+    run = run_of(asked.trial({} if row is found.rows[0] else {key: row[key] for key in found.space}))
+    own = {key.removeprefix("engine."): key for key in found.space if key.startswith("engine.")}
+    words: list[str] = []
+    left = list(found.space)
+    if run.engine == "vllm":
+        settings = settings_of(run)
+        if "gpu_memory_utilization" in settings:
+            del settings["num_gpu_blocks"]
+        elif "num_gpu_blocks" not in settings:
+            settings.pop("enable_prefix_caching", None)
+        words = flags(settings, own)
+        spelled = {word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
+        left = [key for key in left if key.removeprefix("engine.") not in spelled]
+    return " ".join([*words, *(f"--set {key}={said(key, row[key])}" for key in left if row[key] is not None)])
+
+
+def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+    out = console()
+    first = found.rows[0]
+    run = run_of(asked.trial({}))
+    say(out, settings_line(run))
+    failed = sum(row["error"] is not None for row in found.rows)
+    said_failed = f", of which {failed:,} cannot be run" if failed else ""
+    say(out, f"{len(found.rows) - 1:,} of {found.size:,} combinations tried{said_failed}")
+    out.print()
+    front = sorted((row for row in found.rows if row["pareto"]), key=lambda row: -row[asked.axes()[0].column])
+    shown = [first, *(row for row in front if row is not first)]
+    columns = _columns(asked, found, shown[:MOST_ROWS])
+    print_folded(out, columns, tuple(name for name in columns if name not in ("", "met")))
+    if len(shown) > MOST_ROWS:
+        say(out, f"... and {len(shown) - MOST_ROWS:,} more; --json and --output have all of them")
+    out.print()
+    per = "s" if first["unit"] == "ns" else first["unit"]
+    times = "ms" if first["unit"] == "ns" else f"{first['unit']}s"
+    meaning = {
+        "capacity": f"capacity: requests/{per}, the most that meet the objectives; all else at the load as it is",
+        "throughput": f"output tokens: each {per}, at the load as it is",
+        "goodput": f"goodput: requests/{per} within all targets, at the load as it is",
+    }[asked.maximize]
+    say(out, f"times in {times}; {meaning}")
+    say(out, "front: no other combination tried is as good on all of these and better on one")
+    _say_recommended(asked, found, command)
+
+
+def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+    out = console()
+    row, first = found.recommended, found.rows[0]
+    if row is None:
+        say(out, f"no combination tried meets {asked.slo}")
+        return
+    heading = MAXIMIZED[asked.maximize]
+    column = tuning.MAXIMIZED[asked.maximize]
+    before, after = first[column], row[column]
+    change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
+    if row is first:
+        say(out, f"recommended: as it is: {command}")
+    else:
+        say(out, f"recommended: {command}")
+        say(out, f"{heading} {_rate(before)} as it is, {_rate(after)} so{change}")
+
+
+def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:
+    """What each row is, its settings and its figures."""
+    columns = {"": [_mark(found, row) for row in rows]}
+    for key in found.space:
+        heading = key.rpartition(".")[2]
+        cells = ["-" if row[key] is None else escape(one_line(said(key, row[key]))) for row in rows]
+        columns[heading if heading not in columns else key] = cells
+    heading = MAXIMIZED[asked.maximize]
+    columns[heading] = [_rate(row.get(tuning.MAXIMIZED[asked.maximize])) for row in rows]
+    for axis in asked.axes()[1:]:
+        columns[axis.column.removeprefix("slo.")] = [_figure(axis.column, row) for row in rows]
+    columns["met"] = ["yes" if row["met"] else "no" for row in rows]
+    return columns
+
+
+def _mark(found: tuning.Tuned, row: Row) -> str:
+    recommended = " *" if row["recommended"] else ""
+    return ("as it is" if row is found.rows[0] else "front") + recommended
+
+
+def _figure(column: str, row: Row) -> str:
+    value: Any = row.get(column)
+    if value is None:
+        return "-"
+    if column == f"slo.{ATTAINMENT}":
+        return percent(value)
+    return f"{value / NS_IN_MS if row['unit'] == 'ns' else value:,.2f}"
+
+
+def _rate(value: float | None) -> str:
+    if not value:
+        return "-" if value is None else "none"
+    return f"{value:,.1f}" if value >= 1000 else f"{value:,.4g}"

@@ -1,0 +1,249 @@
+"""Tuning: an optimiser looks for the settings that trade throughput against latency best, and what they cost.
+
+Optuna's multi-objective TPE proposes, `BATCH` combinations at a time whatever the number of processes, so that a seed
+decides everything; where the space is no larger than the number of trials, all of it runs instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchlab.errors import InputError
+from batchlab.metrics.objectives import ATTAINMENT
+from batchlab.plan import pool
+from batchlab.plan.capacity import check_rate, rate_of
+from batchlab.plan.journal import Journal, digest_of
+from batchlab.plan.propose import Proposer, Settings
+from batchlab.plan.space import Space, default_space
+from batchlab.plan.sweep import Sweep
+from batchlab.plan.table import check_output, described, write
+from batchlab.plan.trial import Row, Trial, document_of, parse_slo, refuse_bad_values, row_of, run_of, settings_of
+from batchlab.simulate import Run
+
+BATCH = 8
+MOST_TRIALS = 10_000
+MAXIMIZED = {"capacity": "capacity", "throughput": "output_token_rate", "goodput": "goodput"}
+"""What may be maximised -> its column. Capacity is searched for each combination, on the scenario's load."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A column that is traded: the more the better, or the less."""
+
+    column: str
+    most: bool
+
+    def cost(self, row: Row) -> float:
+        """The value with its sign so that less is better; without a value, the worst."""
+        value = row.get(self.column)
+        return math.inf if value is None else -float(value) if self.most else float(value)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What to run. space: values by dotted key; empty for `default_space`. The rest as in `Sweep`."""
+
+    scenario: str
+    slo: str
+    space: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    workload: str | None = None
+    goodput: tuple[str, ...] = ()
+    maximize: str = "capacity"
+    trials: int = 50
+    seed: int = 0
+
+    def trial(self, settings: Mapping[str, Any]) -> Trial:
+        """The run of one combination."""
+        options = dict.fromkeys(self.space, "--space")
+        overrides = {**self.overrides, **settings}
+        return Trial(self.scenario, overrides, self.workload, self.slo, self.goodput, options)
+
+    def axes(self) -> list[Axis]:
+        """What is maximised, then the figure of every objective."""
+        found = [Axis(MAXIMIZED[self.maximize], True)]
+        for one in parse_slo(self.slo, self.goodput).objectives:
+            found.append(Axis(f"slo.{one.figure}", one.metric == ATTAINMENT))
+        return found
+
+    def digest(self) -> str:
+        """Of everything that decides the rows."""
+        rest = {key: value for key, value in vars(self).items() if key not in ("scenario", "workload")}
+        optimiser = Proposer.version()
+        return digest_of(self.scenario, self.workload, {**rest, "space": list(self.space.items()), "by": optimiser})
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """rows: the scenario as it is, then each combination, with its settings under their keys. size: of the space.
+
+    Each row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at
+    most one is: of those that meet the objectives the one with the most of what is maximised.
+    """
+
+    rows: list[Row]
+    space: Space
+    size: int
+
+    @property
+    def recommended(self) -> Row | None:
+        """The row, None where none meets the objectives."""
+        return next((row for row in self.rows if row["recommended"]), None)
+
+
+def run(
+    tuning: Tuning, output: Path | None, jobs: int, done: Callable[[int, int], object] = lambda ready, of: None
+) -> Tuned:
+    """Run what the journal beside the output does not have yet, and write the table. Without an output nothing is kept.
+
+    done: told how many rows there are, and will be. Raises InputError, also where the scenario cannot run as it is.
+    """
+    axes = tuning.axes()
+    base = run_of(tuning.trial({}))
+    parse_slo(tuning.slo, tuning.goodput).check_unit(base.cost.unit)
+    if tuning.maximize == "capacity":
+        _check_rate(tuning.trial({}))
+    space: Space = {key: list(values) for key, values in tuning.space.items()} or default_space(base)
+    if not space:
+        raise InputError(tuning.scenario, "engine", None, "nothing to tune by itself: name settings with --space")
+    refuse_bad_values(tuning.trial({}), space)
+    size = math.prod(map(len, space.values()))
+    own = {key: _value_of(tuning.trial({}), base, key) for key in space}
+    if output is not None:
+        check_output(output, tuning.scenario, tuning.workload)
+    with contextlib.ExitStack() as stack:
+        journal = None
+        if output is not None:
+            journal = stack.enter_context(Journal(output.with_name(f"{output.name}.journal"), tuning.digest()))
+        runner = _Runner(tuning, jobs, journal, done, min(tuning.trials, size) + 1)
+        _fill(runner, space, axes, own, size)
+        _mark(runner.rows, axes, own)
+        if output is not None and journal is not None:
+            write(output, runner.rows, described(tuning.trial({}), about(tuning, space)))
+            journal.delete()
+    return Tuned(runner.rows, space, size)
+
+
+def _value_of(trial: Trial, run: Run, key: str) -> Any:
+    """What a setting is as it is: as the run has it, else as it is written; None where it is not."""
+    if key.startswith("engine."):
+        return (settings_of(run) | {"policy": run.engine}).get(key.removeprefix("engine."))
+    value: Any = document_of(trial)
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _check_rate(trial: Trial) -> None:
+    try:
+        check_rate(trial)
+    except InputError as error:
+        raise InputError(error.file, error.place, error.value, f"{error.expected}; or --maximize throughput") from None
+
+
+def about(tuning: Tuning, space: Space) -> dict[str, Any]:
+    """What the rows are of, beside what `described` says."""
+    return {
+        "settings": dict(tuning.overrides),
+        "varied": list(space),
+        "space": space,
+        "maximize": tuning.maximize,
+        "axes": [{"column": axis.column, "better": "more" if axis.most else "less"} for axis in tuning.axes()],
+        "trials": tuning.trials,
+        "seed": tuning.seed,
+    }
+
+
+class _Runner:
+    """Runs combinations that the journal does not have, and collects the rows of all, in order."""
+
+    def __init__(
+        self, tuning: Tuning, jobs: int, journal: Journal | None, done: Callable[[int, int], object], count: int
+    ) -> None:
+        self.tuning = tuning
+        self.rows: list[Row] = []
+        self._jobs = jobs
+        self._journal = journal
+        self._finished: dict[int, Row] = {} if journal is None else journal.rows
+        self._done = done
+        self._count = count
+        done(len(self._finished), count)
+
+    def take(self, combinations: Sequence[Settings], changed: bool = True) -> list[Row]:
+        """The rows of the next combinations. changed: False for the scenario as it is, whose settings these are."""
+        numbered = list(enumerate(combinations, len(self.rows)))
+        trials = [(number, self.tuning.trial(settings if changed else {})) for number, settings in numbered]
+        todo = [(number, trial, self.tuning.maximize) for number, trial in trials if number not in self._finished]
+        for (number, _, _), row in pool.each(_row, todo, self._jobs):
+            if self._journal is None:
+                self._finished[number] = row
+            else:
+                self._journal.add(number, row)
+            self._done(len(self._finished), self._count)
+        new = [{**settings, **self._finished[number]} for number, settings in numbered]
+        self.rows += new
+        return new
+
+
+def _row(job: tuple[int, Trial, str]) -> Row:
+    """The figures of a run at the scenario's load, and its capacity if that is maximised."""
+    _, trial, maximize = job
+    row = row_of(trial)
+    if maximize == "capacity" and row["error"] is None:
+        row["capacity"] = rate_of(trial)
+    found: Row = json.loads(json.dumps(row))  # as the journal will give it back
+    return found
+
+
+def _fill(runner: _Runner, space: Space, axes: Sequence[Axis], own: Settings, size: int) -> None:
+    """The scenario as it is, then all of a small space, else what the optimiser proposes."""
+    tuning = runner.tuning
+    [first] = runner.take([own], changed=False)
+    if first["error"] is not None:
+        raise InputError(tuning.scenario, None, None, f"cannot be run as it is: {first['error']}")
+    if size <= tuning.trials:
+        runner.take([each for each in Sweep(tuning.scenario, space).combinations() if each != own])
+        return
+    proposer = Proposer(space, [axis.most for axis in axes], tuning.seed)
+    proposer.tell([own], [_values(first, axes)])
+    while len(runner.rows) <= tuning.trials:
+        batch = proposer.ask(min(BATCH, tuning.trials + 1 - len(runner.rows)))
+        if not batch:
+            return
+        proposer.tell(batch, [_values(row, axes) for row in runner.take(batch)])
+
+
+def _values(row: Row, axes: Sequence[Axis]) -> list[float] | None:
+    """What the optimiser is told: None where a run failed or has no such figure."""
+    values = [float(value) for axis in axes if (value := row.get(axis.column)) is not None]
+    return None if row["error"] is not None or len(values) < len(axes) else values
+
+
+def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings) -> None:
+    """Set `pareto` and `recommended`. Of rows that are the same on all axes only the one with the fewest changes is."""
+    costs = [[axis.cost(row) for axis in axes] for row in rows]
+    changes = [sum(row[key] != value for key, value in own.items()) for row in rows]
+    for number, row in enumerate(rows):
+        better = [
+            other
+            for other, cost in enumerate(costs)
+            if dominates(cost, costs[number])
+            or (cost == costs[number] and (changes[other], other) < (changes[number], number))
+        ]
+        row["pareto"] = _values(row, axes) is not None and not better
+        row["recommended"] = False
+    meeting = [number for number, row in enumerate(rows) if row["pareto"] and row["met"] and costs[number][0] < 0]
+    if meeting:
+        best = min(meeting, key=lambda number: (costs[number], changes[number]))
+        rows[best]["recommended"] = True
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Whether costs are nowhere higher and somewhere lower."""
+    return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
