@@ -13,6 +13,7 @@ from batchlab.cli.engines import engines
 from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.published import published
+from batchlab.cli.report import report
 from batchlab.cli.run import run
 from batchlab.cli.sweep import sweep
 from batchlab.cli.validate import validate
@@ -30,6 +31,7 @@ cli.add_command(run)
 cli.add_command(compare)
 cli.add_command(verify)
 cli.add_command(explain)
+cli.add_command(report)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(cost)
