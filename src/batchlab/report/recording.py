@@ -25,6 +25,10 @@ MOST_SLOTS = 16_384
 MOST_SEGMENTS = 800_000
 """All runs of a page share these; a page stays below 10 MB with them."""
 ID_CHARS = 80
+"""Characters of an id that a page shows at most; of many ids fewer: MOST_ID_CHARS in all."""
+MOST_ID_CHARS = 2_000_000
+STEPS = 1 << 20
+"""Latencies that are only shown are rounded to fewer steps than this."""
 
 
 class Recorder:
@@ -117,6 +121,11 @@ def _timeline(timeline: Timeline, recorder: Recorder) -> dict[str, Any]:
     speaking = ~np.isin(segments[:, 3], (WAITING, PREFILL, AGAIN))
     segments[speaking, 4] = renumbered[segments[speaking, 4]]
     lives = timeline.lives[:: timeline.every]
+    most = max(min(ID_CHARS, MOST_ID_CHARS // max(len(lives), 1)), 8)
+    longest = max((max(life.ttft or 0, life.e2el or 0) for life in lives), default=0)
+    step = 1
+    while longest >= STEPS * step:
+        step *= 10
     counts = np.bincount(segments[:, 0] // timeline.every, minlength=len(lives))
     before = np.concatenate([[0], segments[:-1, 2] + 1]) if len(segments) else segments[:, 1]
     gaps = segments[:, 1] - before
@@ -135,6 +144,7 @@ def _timeline(timeline: Timeline, recorder: Recorder) -> dict[str, Any]:
         "rows": len(timeline.lives),
         "budget": recorder.budget,
         "blocks": _blocks(recorder),
+        "step": step,
         "slots": {"start": pack(np.diff(start, prepend=0)), "length": pack(end - start), **columns},
         "segments": {
             "counts": pack(counts),
@@ -145,13 +155,12 @@ def _timeline(timeline: Timeline, recorder: Recorder) -> dict[str, Any]:
         },
         "texts": pack_texts([one_line(text) for text in texts]),
         "requests": {
-            "id": pack_texts([shown_id(life.id) for life in lives]),
-            "arrival": pack([life.request.arrival for life in lives]),
+            "id": pack_texts([shown_id(life.id, most) for life in lives]),
             "prompt": pack([life.request.prompt for life in lives]),
             "output": pack([life.request.output for life in lives]),
             "preemptions": pack([life.preemptions for life in lives]),
-            "ttft": pack([-1 if life.ttft is None else life.ttft for life in lives]),
-            "e2el": pack([-1 if life.e2el is None else life.e2el for life in lives]),
+            "ttft": pack([0 if life.ttft is None else 1 + life.ttft // step for life in lives]),
+            "e2el": pack([0 if life.e2el is None else 1 + life.e2el // step for life in lives]),
             "state": pack_texts([life.state for life in lives]),
         },
     }
@@ -175,10 +184,10 @@ def said_header(header: Header) -> dict[str, str]:
     return {one_line(key): one_line(said(key, value)) for key, value in values.items()}
 
 
-def shown_id(id: str) -> str:
+def shown_id(id: str, most: int = ID_CHARS) -> str:
     """An id on one line, cut where it is long."""
-    text = one_line(id[: ID_CHARS + 1])
-    return text if len(text) <= ID_CHARS else f"{text[:ID_CHARS]}… ({len(id):,} characters)"
+    text = one_line(id[: most + 1])
+    return text if len(text) <= most else f"{text[:most]}… ({len(id):,} characters)"
 
 
 def _findings(explanation: Explanation, timeline: Timeline) -> list[dict[str, Any]]:

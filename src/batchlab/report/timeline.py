@@ -31,7 +31,7 @@ class Timeline(Trouble):
 
     Rows are requests in order of their first coming. A segment's value is, for a prefill, its tokens in each iteration;
     for a wait in the queue, by how much its place in the order of coming differs from its row; else a text of `texts`.
-    Where there are more than twice `most_segments`, every other row is left out: of all, every `every`th is kept.
+    Where there are more than `most_segments`, every other row is left out: of all, every `every`th is kept.
     """
 
     name = "timeline"
@@ -79,7 +79,7 @@ class Timeline(Trouble):
         for id in line.completed:
             self._close(id, now)
         self.slots.add(*self._figures(moment, state), *self._why(found, state, line))
-        if len(self._segments) > 2 * self._most:
+        while len(self._segments) > self._most and self.every < len(self.lives):
             self._thin()
 
     def _move(self, line: Iteration, state: State) -> None:
@@ -160,10 +160,9 @@ class Timeline(Trouble):
             self._segments.extend((current[0], current[1], last, current[2], current[3]))
 
     def _thin(self) -> None:
-        while len(self._segments) > self._most:
-            self.every *= 2
-            table = self.segments()
-            self._segments = array("q", table[table[:, 0] % self.every == 0].tobytes())
+        self.every *= 2
+        table = self.segments()
+        self._segments = array("q", table[table[:, 0] % self.every == 0].tobytes())
 
     def segments(self) -> npt.NDArray[np.int64]:
         """All segments, a row each: row, first, last, kind, value; in order of rows, then of time."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchlab.units import NS_IN_MS
+from batchlab.units import NS_IN_MS, NS_IN_S
 
 FIGURES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E", "queue_time": "Queue time"}
@@ -15,15 +15,15 @@ SMALL = 0.005
 
 
 def time(value: float | None, unit: str) -> str:
-    """A time; ns as ms or s."""
+    """A time; ns as ms or s, with three digits."""
     if value is None:
         return "–"
     if unit != "ns":
         return number(value)
-    if value >= 1e10:
-        return f"{value / 1e9:,.1f} s"
-    ms = value / NS_IN_MS
-    return f"{ms:,.1f} ms" if ms >= 100 else f"{ms:,.3g} ms"
+    seconds, ms = value / NS_IN_S, value / NS_IN_MS
+    if seconds >= 1:
+        return f"{seconds:,.1f} s" if seconds >= 100 else f"{seconds:.3g} s"
+    return f"{ms:.3g} ms"
 
 
 def number(value: float | None) -> str:

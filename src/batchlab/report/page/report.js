@@ -235,8 +235,10 @@ function describe(raster, row, column, view) {
   const parts = shares.map((part, kind) => [part / total, names[kind]]).filter(([part]) => part > 0.0005).sort((a, b) => b[0] - a[0]);
   const mixed = parts.map(([part, name]) => `${name} ${Math.round(100 * part)} %`).join(", ");
   if (first === last) {
-    const { id, prompt, output, state, preemptions } = line.requests;
-    lines.push(id[first], `prompt ${count(prompt[first])}, output ${count(output[first])} tokens; ${state[first]}` + (preemptions[first] ? `; ${preemptions[first]} preemptions` : ""));
+    const { id, prompt, output, state, preemptions, ttft, e2el } = line.requests;
+    const took = (name, value) => (value ? `, ${name} ${number(((value - 1) * line.about.step) / line.scale.by)} ${line.scale.name}` : "");
+    lines.push(id[first], `prompt ${count(prompt[first])}, output ${count(output[first])} tokens; ${state[first]}${took("TTFT", ttft[first])}${took("E2E", e2el[first])}`);
+    if (preemptions[first]) lines.push(`${count(preemptions[first])} preemption${preemptions[first] > 1 ? "s" : ""}`);
   } else lines.push(`${count(last - first + 1)} requests, ${line.requests.id[first]} to ${line.requests.id[last]}`);
   if (raster.exact) {
     lines.push(`iteration ${count(iteration)}, ${number(line.start[iteration])} to ${number(line.end[iteration])} ${line.scale.name}`);
@@ -267,7 +269,7 @@ function theme(more = {}) {
     },
   };
 }
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
+const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
 
 // The timeline's state and drawing.
 class Board {
@@ -346,7 +348,7 @@ class Board {
       shapes.push({ type: "rect", xref: "x", yref: "paper", x0, x1, y0: 0, y1: 1, line: { color: colour("preempted"), width: 1, dash: "dot" }, fillcolor: "rgba(0,0,0,0)" });
     }
     if (markedRow !== null) shapes.push({ type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: markedRow, y1: markedRow + 1, line: { color: colour("accent"), width: 1.5 }, fillcolor: "rgba(0,0,0,0)" });
-    const few = this.view.y[1] - this.view.y[0] <= (narrow ? 24 : 34);
+    const few = this.view.y[1] - this.view.y[0] <= (narrow ? 30 : 40);
     const rows = few ? Array.from({ length: raster.rows[1] - raster.rows[0] }, (_, i) => raster.rows[0] + i) : null;
     const cut = (id) => (id.length > (narrow ? 6 : 12) ? `${id.slice(0, narrow ? 5 : 11)}…` : id);
     Object.assign(layout, {
@@ -385,6 +387,7 @@ class Board {
       for (const name in y) y[name].push(values ? values[name] : 0);
     };
     let before = null;
+    let last = null;
     for (let i = from; i < to; i += bin) {
       const until = Math.min(i + bin, to);
       const values = { decode: 0, prefill: 0, unused: 0, batch: 0, queue: 0, kv: 0 };
@@ -395,11 +398,14 @@ class Board {
         if (about.blocks) values.kv = Math.max(values.kv, (100 * slots.kv[n]) / about.blocks);
       }
       const [a, b] = view.across === "time" ? [line.start[i], line.end[until - 1]] : [i * per, Math.min(until * per, line.iterations)];
-      if (before !== null && a > before) put(before, null);
+      if (before !== null && a > before) {
+        put(before, last);
+        put(before, null);
+      }
       put(a, values);
-      before = b;
+      [before, last] = [b, values];
     }
-    if (before !== null) put(before, null);
+    if (before !== null) put(before, last);
     const mean = per * bin > 1 ? ", mean" : "";
     const most = per * bin > 1 ? ", most" : "";
     const hover = (name) => `%{y:,.4~g} ${name}<extra></extra>`;
@@ -508,7 +514,8 @@ function controls(board, redraw) {
   const find = byId("find");
   find.addEventListener("change", () => {
     const { id } = board.line.requests;
-    const row = id.indexOf(find.value) >= 0 ? id.indexOf(find.value) : id.findIndex((one) => one.startsWith(find.value));
+    const alike = (one) => one.startsWith(find.value) || (one.includes("…") && find.value.startsWith(one.slice(0, one.lastIndexOf("…"))));
+    const row = id.indexOf(find.value) >= 0 ? id.indexOf(find.value) : id.findIndex(alike);
     if (find.value && row >= 0) board.lookAtRow(row);
     else if (find.value) byId("shown").textContent = "no request with such an id has a row";
   });
@@ -527,17 +534,19 @@ const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${name.len
 
 function distributions(runs) {
   for (const [name, label] of [["ttft", "TTFT"], ["itl", "ITL"], ["e2el", "E2E"]]) {
-    const ms = runs.every((run) => run.unit === "ns");
+    const ns = runs.every((run) => run.unit === "ns");
+    const longest = Math.max(...runs.map((run) => Math.max(...(run.curves[name].x || [0]))));
+    const [by, unit] = ns ? (longest >= 1e10 ? [1e9, "s"] : [1e6, "ms"]) : [1, `${runs[0].unit}s`];
     const traces = runs.map((run, n) => {
       const curve = run.curves[name];
-      const x = (curve.x || []).map((value) => (ms ? value / 1e6 : value));
+      const x = (curve.x || []).map((value) => value / by);
       return { type: "scatter", mode: "lines", x: x.length ? [x[0], ...x] : [], y: x.length ? [0, ...curve.y] : [], name: short(run.name, n, runs), line: { ...runStyle(n), shape: "hv" },
-        hovertemplate: `%{y:.2%} within %{x:,.5~g}${ms ? " ms" : ""}<extra>${runs.length > 1 ? n + 1 : ""}</extra>` };
+        hovertemplate: `%{y:.2%} within %{x:,.5~g} ${unit}<extra>${runs.length > 1 ? n + 1 : ""}</extra>` };
     });
     const { axis, layout } = theme();
     const empty = traces.every((trace) => !trace.x.length);
     Object.assign(layout, { showlegend: false, title: { text: label, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98 }, hovermode: "closest",
-      xaxis: { ...axis, title: { text: ms ? "ms" : `in ${runs[0].unit}s`, font: { size: 11 } }, rangemode: "tozero" }, yaxis: { ...axis, range: [0, 1.02], tickformat: ".0%" },
+      xaxis: { ...axis, title: { text: unit, font: { size: 11 } }, range: [0, 1.04 * Math.max(...traces.map((trace) => trace.x[trace.x.length - 1] || 0)) || 1] }, yaxis: { ...axis, range: [0, 1.02], tickformat: ".0%" },
       annotations: empty ? [{ text: "no samples", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] : [] });
     Plotly.react(byId(`cdf-${name}`), traces, layout, CONFIG);
   }
@@ -594,7 +603,7 @@ function attainment(sweep, chart) {
     return { type: "scatter", mode: "lines+markers", x: points.map((p) => p[0]), y: points.map((p) => p[1]), name: plain(name), line: runStyle(n), marker: { symbol: n, size: 8 }, hovertemplate: "%{y:.3~g} of the bound at %{x}<extra></extra>" };
   });
   const { axis, layout } = theme();
-  Object.assign(layout, { margin: { ...layout.margin, r: 20 }, showlegend: series.size <= 10, legend: { ...layout.legend, y: -0.25, yanchor: "top" }, hovermode: "closest", xaxis: { ...axis, title: { text: "request rate" } }, yaxis: { ...axis, rangemode: "tozero", title: { text: "share of the bound" } },
+  Object.assign(layout, { margin: { ...layout.margin, r: 20 }, showlegend: series.size <= 10, legend: { ...layout.legend, y: -0.32, yanchor: "top" }, hovermode: "closest", xaxis: { ...axis, title: { text: "request rate" } }, yaxis: { ...axis, type: "log", title: { text: "share of the bound" } },
     shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: colour("preempted"), dash: "dash" } }] });
   Plotly.react(chart, traces, layout, CONFIG);
 }
