@@ -1,0 +1,227 @@
+"""Reports in a real Chromium: what is drawn, what moves, what may not happen."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Page, chromium
+from laws_runs import outcome
+from report_samples import (  # noqa: F401
+    big_report,
+    folder,
+    hostile_report,
+    planned_report,
+    small_report,
+)
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from test_explain_cli import command
+
+from batchlab.explain import Explainer
+from batchlab.explain.source import read_events
+
+LIMIT = 10_000_000
+"""Bytes of a page."""
+CUT = """
+const wide = document.documentElement.clientWidth;
+const scrolls = (one) => one && (one.classList?.contains("scroll") || scrolls(one.parentElement));
+return [...document.querySelectorAll("body *")]
+  .filter((one) => !one.closest("svg") && !scrolls(one.parentElement) && one.offsetParent)
+  .filter((one) => one.getBoundingClientRect().right > wide + 1 || one.getBoundingClientRect().left < -1
+    || (one.scrollWidth > one.clientWidth + 1 && one.clientWidth && !one.classList.contains("scroll") && !["INPUT", "SELECT"].includes(one.tagName)
+        && !one.closest(".chart")))
+  .map((one) => `${one.tagName}.${one.className}: ${one.textContent.slice(0, 60)}`)
+  .concat(document.documentElement.scrollWidth > wide ? ["the page scrolls sideways"] : []);
+"""
+OUTSIDE_CHARTS = """
+return [...document.querySelectorAll(".chart")].flatMap((chart) => {
+  const edge = chart.getBoundingClientRect();
+  return [...chart.querySelectorAll("text")].filter((text) => text.textContent && text.getBoundingClientRect().width)
+    .filter((text) => { const box = text.getBoundingClientRect();
+      return box.left < edge.left - 1 || box.right > edge.right + 1 || box.bottom > edge.bottom + 1 || box.top < edge.top - 1; })
+    .map((text) => `${chart.id}: ${text.textContent}`);
+});
+"""
+CONTRAST = """
+const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4))
+  .reduce((sum, c, n) => sum + c * [0.2126, 0.7152, 0.0722][n], 0);
+const behind = (one) => { for (; one; one = one.parentElement) { const c = rgb(getComputedStyle(one).backgroundColor); if (c.length < 4 || c[3] === 1) return c; } };
+return [...document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, button, span, b")].filter((one) => one.offsetParent && one.textContent.trim())
+  .map((one) => { const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))]; return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), one]; })
+  .filter(([ratio]) => ratio < 4.5).map(([ratio, one]) => `${ratio.toFixed(2)} ${one.tagName} ${one.textContent.slice(0, 40)}`);
+"""
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    with chromium() as found:
+        yield found
+
+
+def hover(page: Page, row: float, column: float) -> str:
+    """What a cell of the timeline says, at these places of its rows and its axis."""
+    place = page.run(
+        """const chart = document.getElementById("timeline");
+        chart.scrollIntoView({block: "start"});
+        const { xaxis, yaxis } = chart._fullLayout;
+        return [xaxis._offset + xaxis.d2p(arguments[1]), yaxis._offset + yaxis.d2p(arguments[0])];""",
+        row,
+        column,
+    )
+    chart = page.driver.find_element("id", "timeline")
+    box = page.run("const b = arguments[0].getBoundingClientRect(); return [b.width / 2, b.height / 2]", chart)
+    actions = ActionChains(page.driver, duration=0)
+    actions.move_to_element_with_offset(chart, int(place[0] - box[0]) - 2, int(place[1] - box[1])).perform()
+    actions.move_to_element_with_offset(chart, int(place[0] - box[0]), int(place[1] - box[1])).perform()
+    page.wait("return !document.getElementById('tip').hidden")
+    return str(page.run("return document.getElementById('tip').textContent"))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["small_report", "planned_report", "hostile_report"])
+def test_all_is_drawn_and_nothing_is_cut_or_fetched(
+    name: str, width: int, dark: bool, driver: webdriver.Chrome, request: pytest.FixtureRequest
+) -> None:
+    page = Page(driver, request.getfixturevalue(name), width, dark)
+    charts = page.run("return [...document.querySelectorAll('.chart')].map((c) => [c.id, c.querySelectorAll('.trace, .hm').length])")
+    assert charts and all(drawn for _, drawn in charts), charts
+    assert page.run(CUT) == []
+    assert page.run(OUTSIDE_CHARTS) == []
+    assert page.run(CONTRAST) == []
+    assert page.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert page.run("return window.hacked") is None
+    assert page.complaints() == []
+
+
+def test_the_browser_tells_what_a_page_does_wrong(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        "<html data-ready=1><body><p style='width:3000px'>wide</p><img src='http://127.0.0.1:9/x.png'>"
+        "<script>console.error('wrong')</script></body></html>",
+        encoding="utf-8",
+    )
+    page = Page(driver, bad)
+    said = " ".join(page.complaints())
+    assert "wrong" in said and "x.png" in said and page.run(CUT)
+
+
+def test_a_cell_says_what_happened_and_why(driver: webdriver.Chrome, small_report: Path) -> None:  # noqa: F811
+    page = Page(driver, small_report)
+    assert page.run("return document.querySelectorAll('.heatmaplayer image, .hm image').length") > 0
+    said = hover(page, 0.5, 1.5)
+    assert said.startswith("A\n") and "iteration 1," in said and "preempted: preempted: keep, nothing lost; for C" in said
+    assert "prefill: 3 tokens" in hover(page, 1.5, 0.5)
+    assert "seats: all 2 seats taken" in hover(page, 4.5, 2.5)
+    assert "out: rejected" in hover(page, 5.5, 2.5)
+    assert page.complaints() == []
+
+
+def test_zoom_keeps_rows_and_strip_together(driver: webdriver.Chrome, small_report: Path) -> None:  # noqa: F811
+    page = Page(driver, small_report)
+    ranges = "const l = document.getElementById('timeline')._fullLayout; return [l.xaxis.range, l.yaxis.range]"
+    assert page.run(ranges) == [[0, 6], [6, 0]]
+    page.driver.find_element("css selector", "[data-zoom=in]").click()
+    assert page.run(ranges)[0] == [1.5, 4.5]
+    matching = "return document.getElementById('timeline').data.map((t) => t.xaxis || 'x')"
+    assert set(page.run(matching)) == {"x"}
+    page.driver.find_element("css selector", "[data-zoom=right]").click()
+    assert page.run(ranges) == [[3, 6], [5, 0]], "the rows follow those that live then: A to E"
+    page.run("document.getElementById('timeline').scrollIntoView()")
+    plot = page.driver.find_element("css selector", "#timeline .nsewdrag")
+    drag = ActionChains(page.driver, duration=50).move_to_element(plot).click_and_hold()
+    drag.move_by_offset(150, 60).release().perform()
+    page.wait("return document.getElementById('timeline')._fullLayout.xaxis.range[0] > 4")
+    page.driver.find_element("css selector", "[data-zoom=all]").click()
+    assert page.run(ranges) == [[0, 6], [6, 0]]
+    page.driver.find_element("css selector", "[data-across=iteration]").click()
+    assert page.run("return document.getElementById('timeline').layout.xaxis.title.text") == "iteration"
+    find = page.driver.find_element("id", "find")
+    find.send_keys("C\n")
+    page.wait("return document.getElementById('timeline').layout.shapes.length === 2")
+    page.driver.find_element("id", "theme").click()
+    assert page.run("return document.documentElement.dataset.theme") == "dark"
+    assert page.complaints() == []
+
+
+def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, planned_report: Path) -> None:  # noqa: F811
+    page = Page(driver, planned_report)
+    button = page.driver.find_elements("css selector", ".place[data-run='1']")[0]
+    first = float(button.get_attribute("data-first"))
+    button.click()
+    page.driver.find_element("css selector", "[data-across=iteration]").click()
+    low, high = page.run("return document.getElementById('timeline')._fullLayout.xaxis.range")
+    assert low <= first <= high
+    assert page.run("return document.getElementById('which').value") == "1"
+    assert page.complaints() == []
+
+
+def test_hostile_names_are_words_and_nothing_else(driver: webdriver.Chrome, hostile_report: Path) -> None:  # noqa: F811
+    page = Page(driver, hostile_report)
+    ticks = page.run("return [...document.querySelectorAll('#timeline .ytick text')].map((t) => t.textContent)")
+    assert "<script>win…" in ticks and "x" * 11 + "…" in ticks and "two\\nlines\\…" in ticks
+    assert page.run("return document.querySelectorAll('.chart a, .chart b, img, svg a').length") == 0
+    assert hover(page, 0.5, 0.5).startswith("<script>window.hacked = 1</script>\n")
+    for finding in page.driver.find_elements("css selector", ".place"):
+        finding.click()
+    for run in ("0", "1"):
+        page.run("const w = document.getElementById('which'); w.value = arguments[0]; w.dispatchEvent(new Event('change'))", run)
+    assert page.run("return window.hacked") is None
+    assert page.complaints() == []
+
+
+def test_a_hundred_thousand_requests_open_and_can_be_used(
+    big_report: Path,  # noqa: F811
+    request: pytest.FixtureRequest,
+) -> None:
+    assert big_report.stat().st_size < LIMIT
+    page = Page(request.getfixturevalue("driver"), big_report)
+    shown = "return document.getElementById('shown').textContent"
+    assert "100,000 of 100,000 requests in view" in page.run(shown) and "aggregated" in page.run(shown)
+    assert page.run("return document.getElementById('timeline').data[0].z.length") <= 240
+    find = page.driver.find_element("id", "find")
+    find.send_keys("77777\n")
+    assert "aggregated" not in page.run(shown)
+    labels = page.run("return document.getElementById('timeline').layout.yaxis.ticktext")
+    assert "77777" in labels
+    assert "TTFT" in hover(page, 77777.5, sum(page.run("return document.getElementById('timeline').layout.xaxis.range")) / 2)
+    assert page.complaints() == []
+
+
+CELLS = """
+const done = arguments[arguments.length - 1];
+const data = JSON.parse(document.getElementById("data").textContent);
+Timeline.of(data.runs[0]).then((line) => {
+  const found = [];
+  for (let row = 0; row < line.rows; row++) for (let i = line.of[row]; i < line.of[row + 1]; i++)
+    for (let n = line.first[i]; n < line.last[i]; n++) found.push([line.requests.id[row], n, line.about.kinds[line.segments.kind[i]], line.why(i, row, n)]);
+  done(found);
+});
+"""
+
+
+@pytest.mark.parametrize("policy", ["vllm", "decode-first", "triton", "chunked"])
+def test_reasons_are_those_of_explain(policy: str, driver: webdriver.Chrome, tmp_path: Path) -> None:
+    compared = 0
+    for seed in range(0, 12, 3):
+        trace, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
+        trace.write_text(outcome(policy, seed).text, encoding="utf-8")
+        command("report", str(trace), "-o", str(page))
+        explainer = Explainer("all")
+        for _, event in read_events(trace):
+            explainer(event)
+        expected = {
+            (life.id, iteration): span.reason.label
+            for life in explainer.lives.values()
+            for span in life.spans or ()
+            if span.first is not None and span.last is not None
+            for iteration in range(span.first, span.last + 1)
+        }
+        driver.set_script_timeout(30)
+        Page(driver, page)
+        for id, iteration, kind, why in driver.execute_async_script(CELLS):
+            if kind in ("waiting", "preempted", "seated, no tokens") and (id, iteration) in expected:
+                assert why.startswith(expected[id, iteration] + ":"), (policy, seed, id, iteration, why)
+                compared += 1
+    assert compared > 20, "too few waits to show anything"
