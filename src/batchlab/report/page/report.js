@@ -14,6 +14,7 @@ const byId = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const count = (value) => Math.round(value).toLocaleString("en-US");
+const shorten = (text, most) => ([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 async function unpack({ type, data }) {
@@ -134,7 +135,7 @@ class Timeline {
 }
 
 function timeScale(unit, slots) {
-  if (unit !== "ns") return { by: 1, name: unit };
+  if (unit !== "ns") return { by: 1, name: `${unit}s` };
   let total = 0;
   for (const part of slots.start) total += part;
   return total >= 1e10 ? { by: 1e9, name: "s" } : total >= 1e6 ? { by: 1e6, name: "ms" } : { by: 1e3, name: "us" };
@@ -157,7 +158,7 @@ class Raster {
   setColumns(view, low, high) {
     const { line } = this;
     if (this.exact) {
-      this.from = Math.floor(low);
+      this.from = clamp(Math.floor(low), 0, Math.max(line.iterations - 1, 0));
       const to = Math.min(Math.max(Math.ceil(high), this.from + 1), line.iterations);
       this.edges = [];
       this.column = []; // of each iteration: time may stand still, or jump, between two
@@ -168,6 +169,7 @@ class Raster {
         this.column.push(this.edges.length - 1);
         this.edges.push(b);
       }
+      if (!this.edges.length) this.edges.push(0, 1); // a run without an iteration
       this.wide = this.edges.length - 1;
     } else {
       this.wide = MOST_COLUMNS;
@@ -241,12 +243,14 @@ function describe(raster, row, column, view) {
     if (preemptions[first]) lines.push(`${count(preemptions[first])} preemption${preemptions[first] > 1 ? "s" : ""}`);
   } else lines.push(`${count(last - first + 1)} requests, ${line.requests.id[first]} to ${line.requests.id[last]}`);
   if (raster.exact) {
-    lines.push(`iteration ${count(iteration)}, ${number(line.start[iteration])} to ${number(line.end[iteration])} ${line.scale.name}`);
+    const when = line.run.unit === "iteration" ? "" : `, ${number(line.start[iteration])} to ${number(line.end[iteration])} ${line.scale.name}`;
+    lines.push(`iteration ${count(iteration)}${when}`);
   } else lines.push(`${number(from)} to ${number(to)} ${unit}, about iteration ${count(iteration)}`);
   const segment = first === last ? line.segmentAt(first, iteration) : -1;
   if (segment >= 0 && parts.length === 1) {
     const why = line.why(segment, first, iteration);
-    lines.push(names[line.segments.kind[segment]] + (why ? `: ${why}` : ""));
+    const name = names[line.segments.kind[segment]];
+    lines.push(why.startsWith(name) ? why : `${name}${why ? `: ${why}` : ""}`);
   } else {
     lines.push(mixed);
     const slot = Math.floor(iteration / line.per);
@@ -341,7 +345,7 @@ class Board {
     const parts = blocks ? [[0.46, 1], [0.29, 0.42], [0.145, 0.255], [0, 0.11]] : [[0.4, 1], [0.2, 0.355], [0, 0.155]];
     const narrow = this.chart.clientWidth < 600;
     const title = (text) => ({ text, font: { size: 11 }, standoff: 4 });
-    const x = this.view.across === "time" ? `time (${this.line.scale.name === "iteration" ? "iterations" : this.line.scale.name})` : "iteration";
+    const x = this.view.across === "time" ? `time (${this.line.scale.name})` : "iteration";
     const shapes = [];
     if (marked) {
       const [x0, x1] = marked.map((iteration) => this.line.at(iteration, this.view.across));
@@ -350,9 +354,9 @@ class Board {
     if (markedRow !== null) shapes.push({ type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: markedRow, y1: markedRow + 1, line: { color: colour("accent"), width: 1.5 }, fillcolor: "rgba(0,0,0,0)" });
     const few = this.view.y[1] - this.view.y[0] <= (narrow ? 30 : 40);
     const rows = few ? Array.from({ length: raster.rows[1] - raster.rows[0] }, (_, i) => raster.rows[0] + i) : null;
-    const cut = (id) => (id.length > (narrow ? 6 : 12) ? `${id.slice(0, narrow ? 5 : 11)}…` : id);
+    const cut = (id) => shorten(id, narrow ? 5 : 11);
     Object.assign(layout, {
-      margin: { l: narrow ? 52 : 84, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
+      margin: { l: narrow ? 62 : 96, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
       xaxis: { ...axis, range: [...this.view.x], title: title(x), anchor: blocks ? "y4" : "y3", automargin: false, showspikes: false },
       yaxis: { ...axis, domain: parts[0], range: [this.view.y[1], this.view.y[0]], automargin: false, showgrid: false, zeroline: false,
         title: title(few ? "" : "requests"), ...(rows ? { tickvals: rows.map((row) => row + 0.5), ticktext: rows.map((row) => plain(cut(this.line.requests.id[row]))) } : {}) },
@@ -530,7 +534,7 @@ function setTheme(name) {
 }
 
 const runStyle = (n) => ({ color: colour(`run${Math.min(n, 5)}`), dash: DASHES[n % DASHES.length], width: 2 });
-const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${name.length > 40 ? `${name.slice(0, 39)}…` : name}` : name);
+const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${shorten(name, 40)}` : name);
 
 function distributions(runs) {
   for (const [name, label] of [["ttft", "TTFT"], ["itl", "ITL"], ["e2el", "E2E"]]) {
