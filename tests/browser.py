@@ -1,5 +1,6 @@
 """A headless Chromium that opens reports and says what went wrong in it."""
 
+import base64
 import contextlib
 import json
 import os
@@ -54,7 +55,10 @@ class Page:
         driver.get_log("browser")
         self.width = width
         command = driver.execute_cdp_cmd
-        command("Emulation.setDeviceMetricsOverride", {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False})
+        command(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+        )
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         command("Emulation.setEmulatedMedia", {"features": scheme})
         driver.get(path.as_uri())
@@ -78,13 +82,13 @@ class Page:
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         sent = [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
         own = ("file:", "data:", "blob:")
-        return console + [url for url in sent if not url.startswith(own)] + [u for u in sent if u.startswith("file:")][1:]
+        return (
+            console + [url for url in sent if not url.startswith(own)] + [u for u in sent if u.startswith("file:")][1:]
+        )
 
-    def screenshot(self, path: Path, whole: bool = True) -> None:
-        """A picture of the page, or of what is in view."""
-        height = self.run("return document.documentElement.scrollHeight") if whole else 900
-        import base64
-
+    def screenshot(self, path: Path, height: int | None = None) -> None:
+        """A picture of the page, or of so much of its top."""
+        height = height or self.run("return document.documentElement.scrollHeight")
         clip = {"x": 0, "y": 0, "width": self.width, "height": height, "scale": 1}
         shot = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
         path.write_bytes(base64.b64decode(shot["data"]))

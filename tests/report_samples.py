@@ -81,8 +81,17 @@ def hostile_report(folder: Path) -> Path:
     """Everything that a user may name has such a name."""
     requests = [{"id": id, "arrival": n // 3, "prompt": 1 + n % 4, "output": 2} for n, id in enumerate(HOSTILE)]
     lines = ['title = "<script>window.hacked = 1</script>"', "[engine]", 'policy = "decode-first"', "max_num_seqs = 2"]
-    lines += ["max_queue = 4", "max_num_batched_tokens = 4", "prefill_chunk = 3", "[cost]", 'model = "unit"', "[workload]"]
-    listed = ", ".join("{" + ", ".join(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in one.items()) + "}" for one in requests)
+    lines += [
+        "max_queue = 4",
+        "max_num_batched_tokens = 4",
+        "prefill_chunk = 3",
+        "[cost]",
+        'model = "unit"',
+        "[workload]",
+    ]
+    listed = ", ".join(
+        "{" + ", ".join(f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in one.items()) + "}" for one in requests
+    )
     scenario = folder / "'><svg onload=hacked(1)>.toml"
     scenario.write_text("\n".join([*lines, f"requests = [{listed}]", ""]), encoding="utf-8")
     trace, page = folder / "<img src=x onerror=alert(1)>.jsonl", folder / "hostile.html"

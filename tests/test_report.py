@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 from laws_runs import POLICIES, Outcome, outcome
-from report_samples import folder, small_report  # noqa: F401
 from test_explain_cli import command
 
 from batchlab.explain.source import DEFAULTS
@@ -22,6 +21,8 @@ from batchlab.report.recording import Recorded, Recorder, read, shown_id
 from batchlab.report.slots import COLUMNS, PEAKS, SUMS, Slots
 from batchlab.report.timeline import AGAIN, DECODE, OUT, PREEMPTED, PREFILL, SEATED, WAITING
 from batchlab.trace.encode import decode
+
+pytest_plugins = ["report_samples"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

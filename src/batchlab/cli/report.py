@@ -46,7 +46,9 @@ class Found:
 @click.command(cls=SeveralWords)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(), metavar="RUN...")
 @click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Page to write (HTML).")
-@click.option("--policy", "--mode", "policies", multiple=True, metavar="NAME,...", help="Of a scenario: policies to run.")
+@click.option(
+    "--policy", "--mode", "policies", multiple=True, metavar="NAME,...", help="Of a scenario: policies to run."
+)
 @click.option(
     "--set",
     "settings",
@@ -66,11 +68,11 @@ def report(
     slo: str | None,
     goodput: tuple[str, ...],
 ) -> None:
-    """Write one HTML page about RUNs, which opens in a browser without a network.
+    """Write one HTML page about RUNs. It opens in a browser without a network.
 
-    A RUN is a trace; a scenario (.toml), which is run, in all variants that --policy and --set name, as `compare` does; a
-    sweep's table (.parquet); or what `capacity --json` printed (.json). Exits with 1 if a run did not come to its end or
-    an objective of --slo is missed.
+    A RUN is a trace; a scenario (.toml), which is run, in all variants that --policy and --set name, as `compare` does;
+    a sweep's table (.parquet); or what `capacity --json` printed (.json). Exits with 1 if a run did not come to its end
+    or an objective of --slo is missed.
     """
     from batchlab.report.page import check_installed, render
 
@@ -122,9 +124,10 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
 
     what = question(variant.run.cost.unit, asked.slo, asked.goodput, None)
     facts = variant.facts
-    differing = comparing.differing(plan.variants)
-    apart = ", ".join(f"{key.rpartition('.')[2]} = {comparing.said(key, facts[key])}" for key in differing if key in facts)
-    name = one_line(apart or plan.title or plan.name)
+    chosen = ("policy", *variant.given)  # other settings may differ because of these
+    apart = [key for key in comparing.differing(plan.variants) if key in facts and key in chosen]
+    settings = ", ".join(f"{key.rpartition('.')[2]} = {comparing.said(key, facts[key])}" for key in apart)
+    name = one_line(settings or plan.title or plan.name)
     shown = {key: one_line(comparing.said(key, value)) for key, value in facts.items()}
     recorder = Recorder(found.share)
     recorded = Recorded(name, recorder, {"scenario": plan.name, **shown}, what)
@@ -162,7 +165,9 @@ def _read(path: str, asked: Asked, found: Found) -> None:
     recorded = Recorded(one_line(Path(path).name), recorder, {"trace": one_line(path), **said_header(header)})
     recorded.question = question(header.clock["unit"], asked.slo, asked.goodput, None)
     if end is None:
-        recorded.notes.append("The trace has no end line: the run was killed, or the file was cut. This is up to there.")
+        recorded.notes.append(
+            "The trace has no end line: the run was killed, or the file was cut. This is up to there."
+        )
         note(f"{path} has no end line: the run was killed, or the file was cut; this is what it says up to there")
     found.ended &= end is not None and end.termination == "all_terminal"
     found.runs.append(recorded)

@@ -29,7 +29,10 @@ def pack(values: Any) -> Packed:
 
 def pack_texts(texts: list[str]) -> Packed:
     """Texts, as one JSON array."""
-    return {"type": "json", "data": _deflated(json.dumps(texts, ensure_ascii=False).encode("utf-8", "backslashreplace"))}
+    return {
+        "type": "json",
+        "data": _deflated(json.dumps(texts, ensure_ascii=False).encode("utf-8", "backslashreplace")),
+    }
 
 
 def _deflated(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The page: one HTML file with its chart library, its script, its style and its data, which asks no network for anything."""
+"""The page: one HTML file that holds its chart library, its script, its style and its data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def check_installed() -> None:
         raise BatchlabError(f"report {ABSENT}") from error
 
 
-def render(runs: Sequence[dict[str, Any]], sweeps: Sequence[dict[str, Any]], capacities: Sequence[dict[str, Any]]) -> str:
+def render(
+    runs: Sequence[dict[str, Any]], sweeps: Sequence[dict[str, Any]], capacities: Sequence[dict[str, Any]]
+) -> str:
     """The whole page as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from plotly.offline import get_plotlyjs

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from batchlab.errors import InputError, one_line
 from batchlab.compare import said
+from batchlab.errors import InputError, one_line
 from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.explain import Explainer, Explanation, conclude
 from batchlab.explain.source import read_events
@@ -219,4 +219,3 @@ def _places(evidence: Any, rows: dict[str, int], every: int) -> Iterator[dict[st
         yield place
     for value in evidence.values():
         yield from _places(value, rows, every)
-

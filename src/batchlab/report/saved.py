@@ -27,7 +27,9 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise InputError(path, None, None, f"a table of batchlab sweep expected ({one_line(str(error))})") from error
-    about = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key != b"ARROW:schema"}
+    about = {
+        key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key != b"ARROW:schema"
+    }
     names = table.column_names
     if "batchlab" not in about or "error" not in names:
         raise InputError(path, None, None, "a table of batchlab sweep expected")
@@ -35,7 +37,9 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(path, None, None, f"{table.num_rows:,} runs are too many to draw: at most {MOST_ROWS:,}")
     keys = names[: names.index("error")]
     rows = table.to_pylist()
-    good = [row for row in rows if row["error"] is None and all(row.get(name) is not None for name in (GAIN, *LATENCIES))]
+    good = [
+        row for row in rows if row["error"] is None and all(row.get(name) is not None for name in (GAIN, *LATENCIES))
+    ]
     return {
         "name": Path(path).name,
         "scenario": about.get("scenario", ""),
@@ -110,7 +114,16 @@ def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
         if not all(rate is None or (isinstance(rate, int | float) and rate >= 0) for rate in rates):
             raise ValueError("a rate is no number")
         interval = document["interval"] and [float(end) for end in document["interval"]]
-        return {"name": Path(path).name, **{name: document[name] for name in expected[:4]}, "interval": interval,
-                "answer": document["answer"], "binds": document["binds"], "probes": probes, "changes": changes}
+        return {
+            "name": Path(path).name,
+            **{name: document[name] for name in expected[:4]},
+            "interval": interval,
+            "answer": document["answer"],
+            "binds": document["binds"],
+            "probes": probes,
+            "changes": changes,
+        }
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(path, None, None, f"not what batchlab capacity --json prints: {one_line(str(error))}") from error
+        raise InputError(
+            path, None, None, f"not what batchlab capacity --json prints: {one_line(str(error))}"
+        ) from error

@@ -18,7 +18,17 @@ from batchlab.explain.verdict import Answer, Moment, Verdict, seated
 from batchlab.explain.wording import detail
 from batchlab.report.slots import Slots
 
-KINDS = ("", "waiting", "prefill", "prefill again", "decode", "preempted", "seated, no tokens", "between attempts", "out")
+KINDS = (
+    "",
+    "waiting",
+    "prefill",
+    "prefill again",
+    "decode",
+    "preempted",
+    "seated, no tokens",
+    "between attempts",
+    "out",
+)
 NOTHING, WAITING, PREFILL, AGAIN, DECODE, PREEMPTED, SEATED, AWAY, OUT = range(len(KINDS))
 MOST_TEXTS = 20_000
 """Reasons that are kept with their numbers; of further ones the name is."""
@@ -84,7 +94,8 @@ class Timeline(Trouble):
 
     def _move(self, line: Iteration, state: State) -> None:
         """Those who joined the queue, left it for good, or went away for a while."""
-        names = [*line.arrived, *(each.id for each in (*line.preempted, *line.rejected, *line.dropped))]
+        names = [*line.arrived, *(one.id for one in line.preempted)]
+        names += [*(one.id for one in line.rejected), *(one.id for one in line.dropped)]
         for id in dict.fromkeys(names):
             life, now = state.lives[id], line.iteration
             if life.state == "waiting":

@@ -48,7 +48,9 @@ class Row:
     tones: list[str]
 
 
-def _row(label: str, runs: Sequence[Any], value: Callable[[Any], Any], show: Callable[[Any, Any], str], good: int) -> Row:
+def _row(
+    label: str, runs: Sequence[Any], value: Callable[[Any], Any], show: Callable[[Any, Any], str], good: int
+) -> Row:
     """good: 1 where more is better, -1 where less is, 0 where neither."""
     values = [value(run) for run in runs]
     changes, tones = [], []
