@@ -1,7 +1,7 @@
 """Draws the pictures of the documentation from real runs; run from anywhere: python docs/pictures.py.
 
-Needs matplotlib, and for the report Chromium, chromedriver and selenium. The colours are from the Okabe-Ito palette; phases
-differ in lightness and hatching too.
+Needs matplotlib; for the report also Chromium, chromedriver and selenium. The colours are from the Okabe-Ito palette;
+phases differ in lightness and hatching too.
 """
 
 import subprocess
@@ -160,7 +160,7 @@ def report(target: Path) -> None:
         path = Path(folder) / "report.html"
         options = [word for setting in settings for word in ("--set", setting)]
         subprocess.run([sys.executable, "-m", "batchlab", "report", scenario, *options, "-o", str(path)], check=True)
-        Page(driver, path, width=1100).screenshot(target, height=1300)
+        Page(driver, path, width=1100).screenshot(target, height=1480)
 
 
 if __name__ == "__main__":

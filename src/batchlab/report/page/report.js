@@ -19,7 +19,9 @@ const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 async function unpack({ type, data }) {
   if (!data) return [];
-  const bytes = Uint8Array.from(atob(data), (c) => c.charCodeAt(0));
+  const text = atob(data);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   const buffer = await new Response(stream).arrayBuffer();
   if (type === "json") return JSON.parse(new TextDecoder().decode(buffer));
