@@ -244,3 +244,30 @@ def test_a_missed_objective_and_a_cut_trace_are_told_by_the_exit_code(tmp_path: 
     cut = command("report", str(trace), "-o", str(page))
     assert cut.returncode == 1 and "no end line" in cut.stderr
     assert "The trace has no end line" in page.read_text(encoding="utf-8")
+
+
+def test_a_trace_that_was_tampered_with_is_an_error_in_one_line_or_a_page(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    values: list[Any] = [None, -1, 0, 2**53, 2**63, 10**30, 1.5, "x", "", [], {}, True, ["x"], [["x", "decode", 1]]]
+    trace, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    codes = set()
+    for _ in range(60):
+        lines = [
+            json.loads(line)
+            for line in outcome(rng.choice(["vllm", "decode-first"]), rng.randrange(9)).text.splitlines()
+        ]
+        line = rng.choice(lines)
+        name = rng.choice(list(line))
+        if rng.random() < 0.3:
+            lines.remove(line)
+        elif isinstance(line[name], list) and line[name] and rng.random() < 0.5:
+            line[name].append(line[name][0])
+        else:
+            line[name] = rng.choice(values)
+        trace.write_text("".join(json.dumps(one) + "\n" for one in lines), encoding="utf-8")
+        page.unlink(missing_ok=True)
+        done = command("report", str(trace), "-o", str(page))
+        codes.add(done.returncode)
+        assert page.exists() == (done.returncode != 2), done.stderr
+        assert done.returncode in (0, 1) or done.stderr.count("\n") == 1
+    assert {0, 2} <= codes

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from batchlab.clients.request import Request
 from batchlab.compare import said
-from batchlab.errors import InputError, one_line
+from batchlab.errors import InputError, one_line, shorten
 from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.explain import Explainer, Explanation, conclude
 from batchlab.explain.source import read_events
@@ -24,6 +25,9 @@ from batchlab.report.timeline import AGAIN, KINDS, PREFILL, WAITING, Timeline
 MOST_SLOTS = 16_384
 MOST_SEGMENTS = 800_000
 """All runs of a page share these; a page stays below 10 MB with them."""
+LARGEST = 1 << 53
+"""Times and tokens below it are the same whole numbers in a browser."""
+TOO_LARGE = "times and tokens below 2^53 expected in a report"
 ID_CHARS = 80
 """Characters of an id that a page shows at most; of many ids fewer: MOST_ID_CHARS in all."""
 MOST_ID_CHARS = 2_000_000
@@ -103,14 +107,28 @@ def read(path: str | os.PathLike[str], observers: Sequence[Observer]) -> None:
     """Tell observers the events of a trace. Raises InputError with the line where it is none."""
     for number, event in read_events(path):
         try:
+            _check_numbers(event)
             for observe in observers:
                 observe(event)
         except InputError as error:
             error.file, error.place = os.fspath(path), f"line {number}: {error.place}"
             raise
-        except (KeyError, ValueError) as error:  # an id that no request has, or that has no seat
+        except (KeyError, ValueError, OverflowError) as error:  # such as a token for a request that has no seat
             expected = "the trace contradicts itself here; batchlab verify says what is wrong"
             raise InputError(path, f"line {number}", one_line(str(error)), expected) from error
+
+
+def _check_numbers(event: Event) -> None:
+    """Times and tokens are kept in 64 bits, and so are their sums and differences. Raises InputError."""
+    if isinstance(event, Header):
+        for request in event.requests or ():
+            _check_numbers(request)
+    elif isinstance(event, Request):
+        for name in ("arrival", "prompt", "output"):
+            if getattr(event, name) >= LARGEST:
+                raise InputError(None, f"request {shorten(event.id)}: {name}", getattr(event, name), TOO_LARGE)
+    elif isinstance(event, Iteration) and max(event.end, *(tokens for _, _, tokens in event.scheduled), 0) >= LARGEST:
+        raise InputError(None, "end, scheduled", event.end, TOO_LARGE)
 
 
 def _timeline(timeline: Timeline, recorder: Recorder) -> dict[str, Any]:
