@@ -1,8 +1,12 @@
 """Draws the pictures of the documentation from real runs; run from anywhere: python docs/pictures.py.
 
-Needs matplotlib. The colours are from the Okabe-Ito palette; phases differ in lightness and hatching too.
+Needs matplotlib; for the report also Chromium, chromedriver and selenium. The colours are from the Okabe-Ito palette;
+phases differ in lightness and hatching too.
 """
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +159,22 @@ def chart(target: Path, what: str, example: str) -> None:
         charts.save(drawn, file, target.suffix)
 
 
+def report(target: Path) -> None:
+    """The top of a report on overloaded conversations, as Chromium shows it."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from browser import Page, chromium
+
+    settings = ("workload.generate.num_prompts=400", "workload.generate.request_rate=30")
+    scenario = str(ROOT / "examples" / "capacity-conversation.toml")
+    with tempfile.TemporaryDirectory() as folder, chromium() as driver:
+        path = Path(folder) / "report.html"
+        options = [word for setting in settings for word in ("--set", setting)]
+        subprocess.run([sys.executable, "-m", "batchlab", "report", scenario, *options, "-o", str(path)], check=True)
+        Page(driver, path, width=1100).screenshot(target, height=1480)
+
+
 if __name__ == "__main__":
+    report(ROOT / "docs" / "img" / "report.png")
     three_modes(ROOT / "docs" / "img" / "three-modes.png")
     chunk_size(ROOT / "docs" / "img" / "chunk-size.png")
     chart(ROOT / "docs" / "img" / "timeline.png", "timeline", "vllm")

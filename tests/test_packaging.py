@@ -87,7 +87,7 @@ def names_in(wheel: Path) -> set[str]:
 def data_files(source: Path) -> set[str]:
     """What every wheel has to hold: all source and data files, as the source has them."""
     src = source / "src"
-    wanted = ("*.py", "py.typed", "*.pxd", "trace/schema.json")
+    wanted = ("*.py", "py.typed", "*.pxd", "trace/schema.json", "report/page/*")
     return {path.relative_to(src).as_posix() for glob in wanted for path in (src / "batchlab").rglob(glob)}
 
 

@@ -15,6 +15,7 @@ from batchlab.cli.explain import explain
 from batchlab.cli.export import export
 from batchlab.cli.learn import learn
 from batchlab.cli.published import published
+from batchlab.cli.report import report
 from batchlab.cli.run import run
 from batchlab.cli.show import show
 from batchlab.cli.sweep import sweep
@@ -37,6 +38,7 @@ cli.add_command(verify)
 cli.add_command(explain)
 cli.add_command(learn)
 cli.add_command(export)
+cli.add_command(report)
 cli.add_command(conform)
 cli.add_command(engines)
 cli.add_command(cost)

@@ -1,0 +1,178 @@
+"""batchlab report."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchlab import compare as comparing
+from batchlab.cli.answers import SeveralWords
+from batchlab.cli.compare import parse_values, split_values
+from batchlab.cli.progress import ended_bar, progress
+from batchlab.cli.run import cost_remarks, note
+from batchlab.errors import BatchlabError, InputError, StalledError, one_line
+from batchlab.files import whole_file
+from batchlab.simulate import simulate
+
+MOST_RUNS = comparing.MOST_VARIANTS
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the options ask of every run, and, of scenarios, the variants."""
+
+    values: dict[str, list[Any]]
+    policies: list[str]
+    workload: str | None
+    slo: str | None
+    goodput: tuple[str, ...]
+
+
+@dataclass
+class Found:
+    """What the inputs hold. share: how many runs the page will have. ended: whether all of them came to their end."""
+
+    share: int = 1
+    runs: list[Any] = field(default_factory=list)
+    sweeps: list[Any] = field(default_factory=list)
+    capacities: list[Any] = field(default_factory=list)
+    ended: bool = True
+
+
+@click.command(cls=SeveralWords)
+@click.argument("runs", nargs=-1, required=True, type=click.Path(), metavar="RUN...")
+@click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Page to write (HTML).")
+@click.option(
+    "--policy", "--mode", "policies", multiple=True, metavar="NAME,...", help="Of a scenario: policies to run."
+)
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help="Of a scenario: values of a setting, each a run: --set engine.prefill_chunk=3,6",
+)
+@click.option("--workload", type=click.Path(), metavar="FILE", help="Of a scenario: workload file instead of its own.")
+@click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
+@click.option("--goodput", multiple=True, metavar="METRIC:MS ...", help="Count requests that meet all of these.")
+def report(
+    runs: tuple[str, ...],
+    output: str,
+    policies: tuple[str, ...],
+    settings: tuple[str, ...],
+    workload: str | None,
+    slo: str | None,
+    goodput: tuple[str, ...],
+) -> None:
+    """Write one HTML page about RUNs. It opens in a browser without a network.
+
+    A RUN is a trace; a scenario (.toml), which is run, in all variants that --policy and --set name, as `compare` does;
+    a sweep's table (.parquet); or what `capacity --json` printed (.json). Exits with 1 if a run did not come to its end
+    or an objective of --slo is missed.
+    """
+    from batchlab.report.page import check_installed, render
+
+    check_installed()
+    _refuse_overwriting(output, (*runs, *([] if workload is None else [workload])))
+    values = parse_values([one.partition("=") for one in settings])
+    names = [name for option in policies for name in split_values(option) if name]
+    asked = Asked(values, names, workload, slo, goodput)
+    if (values or names or workload is not None) and not any(run.endswith(".toml") for run in runs):
+        raise InputError("--set, --policy, --workload", None, None, "are for a scenario (.toml), and no RUN is one")
+    plans = {run: comparing.plan(run, values, names, workload) for run in dict.fromkeys(runs) if run.endswith(".toml")}
+    found = Found(sum(len(plans[run].variants) if run in plans else 1 for run in runs))
+    if found.share > MOST_RUNS:
+        raise InputError(None, None, None, f"{found.share:,} runs are too many for a page: at most {MOST_RUNS}")
+    with whole_file(output) as file:
+        for run in runs:
+            _take(run, plans.get(run), asked, found)
+        if not (found.runs or found.sweeps or found.capacities):
+            raise InputError(None, None, None, "no run of these could begin: nothing to report")
+        documents = [one.document() for one in found.runs]
+        file.write(render(documents, found.sweeps, found.capacities))
+    from batchlab.metrics.answers import missed
+
+    if not found.ended or any(missed(document["answers"]) for document in documents):
+        sys.exit(1)
+
+
+def _take(path: str, plan: comparing.Comparison | None, asked: Asked, found: Found) -> None:
+    """Read or run one of the inputs."""
+    from batchlab.report import saved
+
+    if plan is not None:
+        for variant in plan.variants:
+            _run(variant, plan, asked, found)
+        for line in plan.notes:
+            note(line)
+    elif path.endswith(".parquet"):
+        found.sweeps.append(saved.sweep(path))
+    elif path.endswith(".json"):
+        found.capacities.append(saved.capacity(path))
+    else:
+        _read(path, asked, found)
+
+
+def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, found: Found) -> None:
+    """One variant of a scenario. One that its policy refuses is left out; one that stalls is told up to there."""
+    from batchlab.metrics.answers import question
+    from batchlab.report.recording import Recorded, Recorder
+
+    what = question(variant.run.cost.unit, asked.slo, asked.goodput, None)
+    facts = variant.facts
+    chosen = ("policy", *variant.given)  # other settings may differ because of these
+    apart = [key for key in comparing.differing(plan.variants) if key in facts and key in chosen]
+    settings = ", ".join(f"{key.rpartition('.')[2]} = {comparing.said(key, facts[key])}" for key in apart)
+    name = one_line(settings or plan.title or plan.name)
+    shown = {key: one_line(comparing.said(key, value)) for key, value in facts.items()}
+    recorder = Recorder(found.share)
+    recorded = Recorded(name, recorder, {"scenario": plan.name, **shown}, what)
+    try:
+        with progress(variant.run) as observers:
+            end = simulate(variant.run, [recorder, *observers])
+        found.ended &= end.termination == "all_terminal"
+    except StalledError as error:
+        recorded.ending = "stalled"
+        _fail(name, str(error), recorded, found)
+    except (InputError, BatchlabError) as error:
+        recorded.ending = "failed"
+        _fail(name, str(error), recorded, found)
+    recorded.notes += cost_remarks(variant.run)
+    if recorder.began:
+        found.runs.append(recorded)
+
+
+def _fail(name: str, reason: str, recorded: Any, found: Found) -> None:
+    note(f"{name}: {reason}")
+    recorded.notes.append(reason)
+    found.ended = False
+
+
+def _read(path: str, asked: Asked, found: Found) -> None:
+    """A trace."""
+    from batchlab.metrics.answers import question
+    from batchlab.report.recording import Recorded, Recorder, read, said_header
+
+    recorder = Recorder(found.share)
+    with ended_bar("reading") as observers:
+        read(path, [recorder, *observers])
+    header, end = recorder.summary.header, recorder.summary.end
+    assert header is not None
+    recorded = Recorded(one_line(Path(path).name), recorder, {"trace": one_line(path), **said_header(header)})
+    recorded.question = question(header.clock["unit"], asked.slo, asked.goodput, None)
+    if end is None:
+        recorded.notes.append(
+            "The trace has no end line: the run was killed, or the file was cut. This is up to there."
+        )
+        note(f"{path} has no end line: the run was killed, or the file was cut; this is what it says up to there")
+    found.ended &= end is not None and end.termination == "all_terminal"
+    found.runs.append(recorded)
+
+
+def _refuse_overwriting(output: str, inputs: Sequence[str]) -> None:
+    if not output.startswith("/dev/") and os.path.realpath(output) in {os.path.realpath(path) for path in inputs}:
+        raise InputError(output, None, None, "would overwrite an input")

@@ -1,0 +1,102 @@
+"""Figures as the page's tables say them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchlab.units import NS_IN_MS, NS_IN_S
+
+FIGURES = ("mean", "p50", "p90", "p99", "max")
+LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E", "queue_time": "Queue time"}
+SMALL = 0.005
+"""A difference below this share is none worth colour."""
+
+
+def time(value: float | None, unit: str) -> str:
+    """A time; ns as ms or s, with three digits."""
+    if value is None:
+        return "–"
+    if unit != "ns":
+        return number(value)
+    seconds, ms = value / NS_IN_S, value / NS_IN_MS
+    if seconds >= 1:
+        return f"{seconds:,.1f} s" if seconds >= 100 else f"{seconds:.3g} s"
+    return f"{ms:.3g} ms"
+
+
+def number(value: float | None) -> str:
+    """A number, with at most two decimals."""
+    if value is None:
+        return "–"
+    return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
+
+
+def share(value: float | None) -> str:
+    """A share in percent."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A figure of every run. shown: as text; changes: how it differs from the first run; tones: better, worse or "" """
+
+    label: str
+    shown: list[str]
+    changes: list[str]
+    tones: list[str]
+
+
+def _row(
+    label: str, runs: Sequence[Any], value: Callable[[Any], Any], show: Callable[[Any, Any], str], good: int
+) -> Row:
+    """good: 1 where more is better, -1 where less is, 0 where neither."""
+    values = [value(run) for run in runs]
+    changes, tones = [], []
+    for one in values:
+        first = values[0]
+        change = None if not first or one is None else one / first - 1
+        changes.append("" if change is None or one == first else f"{100 * change:+,.1f} %".replace("-", "−"))
+        better = change is not None and abs(change) >= SMALL and good != 0
+        tones.append(("better" if (change or 0) * good > 0 else "worse") if better else "")
+    return Row(label, [show(one, run) for one, run in zip(values, runs, strict=True)], changes, tones)
+
+
+def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
+    """The figures of all runs side by side."""
+
+    def plain(value: Any, run: Any) -> str:
+        return number(value)
+
+    def timed(value: Any, run: Any) -> str:
+        return time(value, run["unit"])
+
+    def total(name: str) -> Callable[[Any], Any]:
+        return lambda run: run["totals"][name]
+
+    def latency(name: str, figure: str) -> Callable[[Any], Any]:
+        return lambda run: run["latency"][name][figure]
+
+    found = [
+        _row("Requests completed", runs, lambda run: run["results"].get("completed", 0), plain, 1),
+        _row("Not completed", runs, lambda run: run["requests"] - run["results"].get("completed", 0), plain, -1),
+        _row("Output tokens per s or unit", runs, lambda run: run["throughput"]["output_token_rate"], plain, 1),
+        _row("End", runs, lambda run: run["time"], timed, 0),
+        _row("Iterations", runs, lambda run: run["iterations"], plain, 0),
+    ]
+    for name, label in LATENCIES.items():
+        found += [_row(f"{label} {figure}", runs, latency(name, figure), timed, -1) for figure in FIGURES]
+    for name in ("preemptions", "recomputed_tokens", "max_queue_length", "unused_budget", "decode_stalls"):
+        found.append(_row(name.replace("_", " ").capitalize(), runs, total(name), plain, 0))
+    return [row for row in found if any(shown not in ("–", "0") for shown in row.shown)]
+
+
+def facts(runs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str], bool]]:
+    """Every setting: its name, its value in each run, and whether they differ; those that do first."""
+    names = dict.fromkeys(name for run in runs for name in run["facts"])
+    found = [(name, [run["facts"].get(name, "–") for run in runs]) for name in names]
+    return sorted(((name, values, len(set(values)) > 1) for name, values in found), key=lambda fact: not fact[2])
+
+
+FILTERS: dict[str, Callable[..., str]] = {"time": time, "number": number, "share": share}

@@ -1,0 +1,195 @@
+"""Reports in a real Chromium: what is drawn, what moves, what may not happen."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import Page, chromium
+from laws_runs import outcome
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from test_explain_cli import command
+
+from batchlab.explain import Explainer
+from batchlab.explain.source import read_events
+
+pytest_plugins = ["report_samples"]
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LIMIT = 10_000_000
+"""Bytes of a page."""
+CHECKS = (Path(__file__).parent / "report_checks.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[webdriver.Chrome]:
+    with chromium() as found:
+        yield found
+
+
+def hover(page: Page, row: float, column: float) -> str:
+    """What a cell of the timeline says, at these places of its rows and its axis."""
+    place = page.run(
+        """const chart = document.getElementById("timeline");
+        chart.scrollIntoView({block: "start"});
+        const { xaxis, yaxis } = chart._fullLayout;
+        return [xaxis._offset + xaxis.d2p(arguments[1]), yaxis._offset + yaxis.d2p(arguments[0])];""",
+        row,
+        column,
+    )
+    chart = page.driver.find_element("id", "timeline")
+    box = page.run("const b = arguments[0].getBoundingClientRect(); return [b.width / 2, b.height / 2]", chart)
+    actions = ActionChains(page.driver, duration=0)
+    page.run("document.getElementById('tip').hidden = true")
+    actions.move_to_element_with_offset(chart, int(place[0] - box[0]) - 2, int(place[1] - box[1])).perform()
+    time.sleep(0.15)  # the library looks at where the pointer is a few times a second
+    actions.move_to_element_with_offset(chart, int(place[0] - box[0]), int(place[1] - box[1])).perform()
+    time.sleep(0.15)
+    page.wait("return !document.getElementById('tip').hidden")
+    return str(page.run("return document.getElementById('tip').textContent"))
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["small_report", "planned_report", "hostile_report"])
+def test_all_is_drawn_and_nothing_is_cut_or_fetched(
+    name: str, width: int, dark: bool, driver: webdriver.Chrome, request: pytest.FixtureRequest
+) -> None:
+    page = Page(driver, request.getfixturevalue(name), width, dark)
+    charts = page.run(
+        "return [...document.querySelectorAll('.chart')].map((c) => [c.id, c.querySelectorAll('.trace,.hm').length])"
+    )
+    assert charts and all(drawn for _, drawn in charts), charts
+    assert page.run(f"{CHECKS} return cut()") == []
+    assert page.run(f"{CHECKS} return outside()") == []
+    assert page.run(f"{CHECKS} return faint()") == []
+    assert page.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert page.run("return window.hacked") is None
+    assert page.complaints() == []
+
+
+def test_the_browser_tells_what_a_page_does_wrong(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.html"
+    bad.write_text(
+        "<html data-ready=1><body><p style='width:3000px'>wide</p><img src='http://127.0.0.1:9/x.png'>"
+        "<script>console.error('wrong')</script></body></html>",
+        encoding="utf-8",
+    )
+    page = Page(driver, bad)
+    said = " ".join(page.complaints())
+    assert "wrong" in said and "x.png" in said and page.run(f"{CHECKS} return cut()")
+
+
+def test_a_cell_says_what_happened_and_why(driver: webdriver.Chrome, small_report: Path) -> None:
+    page = Page(driver, small_report)
+    assert page.run("return document.querySelectorAll('.heatmaplayer image, .hm image').length") > 0
+    said = hover(page, 0.5, 1.5)
+    assert said.startswith("A\n") and said.endswith("\niteration 1\npreempted: keep, nothing lost; for 'C'")
+    assert "prefill: 3 tokens" in hover(page, 1.5, 0.5)
+    assert "seats: all 2 seats taken" in hover(page, 4.5, 2.5)
+    assert "out: rejected" in hover(page, 5.5, 2.5)
+    assert page.complaints() == []
+
+
+def test_zoom_keeps_rows_and_strip_together(driver: webdriver.Chrome, small_report: Path) -> None:
+    page = Page(driver, small_report)
+    ranges = "const l = document.getElementById('timeline')._fullLayout; return [l.xaxis.range, l.yaxis.range]"
+    assert page.run(ranges) == [[0, 6], [6, 0]]
+    page.driver.find_element("css selector", "[data-zoom=in]").click()
+    assert page.run(ranges)[0] == [1.5, 4.5]
+    matching = "return document.getElementById('timeline').data.map((t) => t.xaxis || 'x')"
+    assert set(page.run(matching)) == {"x"}
+    page.driver.find_element("css selector", "[data-zoom=right]").click()
+    assert page.run(ranges) == [[3, 6], [5, 0]], "the rows follow those that live then: A to E"
+    page.run("document.getElementById('timeline').scrollIntoView()")
+    plot = page.driver.find_element("css selector", "#timeline .nsewdrag")
+    drag = ActionChains(page.driver, duration=50).move_to_element(plot).click_and_hold()
+    drag.move_by_offset(150, 60).release().perform()
+    page.wait("return document.getElementById('timeline')._fullLayout.xaxis.range[0] > 4")
+    page.driver.find_element("css selector", "[data-zoom=all]").click()
+    assert page.run(ranges) == [[0, 6], [6, 0]]
+    page.driver.find_element("css selector", "[data-across=iteration]").click()
+    assert page.run("return document.getElementById('timeline').layout.xaxis.title.text") == "iteration"
+    find = page.driver.find_element("id", "find")
+    find.send_keys("C\n")
+    page.wait("return document.getElementById('timeline').layout.shapes.length === 2")
+    page.driver.find_element("id", "theme").click()
+    assert page.run("return document.documentElement.dataset.theme") == "dark"
+    assert page.complaints() == []
+
+
+def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    scenario = str(EXAMPLES / "priority-inversion.toml")
+    assert command("report", scenario, "--policy", "chunked,vllm", "-o", str(path)).returncode == 0
+    page = Page(driver, path)
+    button = page.driver.find_elements("css selector", ".place:not([data-first=''])[data-run='1']")[-1]
+    first, last = (float(button.get_attribute(f"data-{name}") or "") for name in ("first", "last"))
+    button.click()
+    page.driver.find_element("css selector", "[data-across=iteration]").click()
+    low, high = page.run("return document.getElementById('timeline')._fullLayout.xaxis.range")
+    assert low <= first and last <= high
+    assert page.run("return document.getElementById('which').value") == "1"
+    assert page.complaints() == []
+
+
+def test_hostile_names_are_words_and_nothing_else(driver: webdriver.Chrome, hostile_report: Path) -> None:
+    page = Page(driver, hostile_report)
+    ticks = page.run("return [...document.querySelectorAll('#timeline .ytick text')].map((t) => t.textContent)")
+    assert "<script>wi…" in ticks and "x" * 10 + "…" in ticks and "two\\nlines…" in ticks
+    assert page.run("return document.querySelectorAll('.chart a, .chart b, img, svg a').length") == 0
+    assert hover(page, 0.5, 0.5).startswith("<script>window.hacked = 1</script>\n")
+    for finding in page.driver.find_elements("css selector", ".place"):
+        finding.click()
+    for run in ("0", "1"):
+        page.run(
+            "const w = document.getElementById('which'); w.value = arguments[0]; w.dispatchEvent(new Event('change'))",
+            run,
+        )
+    assert page.run("return window.hacked") is None
+    assert page.complaints() == []
+
+
+def test_a_hundred_thousand_requests_open_and_can_be_used(
+    big_report: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    assert big_report.stat().st_size < LIMIT
+    page = Page(request.getfixturevalue("driver"), big_report)
+    shown = "return document.getElementById('shown').textContent"
+    assert "100,000 of 100,000 requests in view" in page.run(shown) and "aggregated" in page.run(shown)
+    assert page.run("return document.getElementById('timeline').data[0].z.length") <= 240
+    find = page.driver.find_element("id", "find")
+    find.send_keys("77777\n")
+    assert "aggregated" not in page.run(shown)
+    labels = page.run("return document.getElementById('timeline').layout.yaxis.ticktext")
+    assert "77777" in labels
+    assert "TTFT" in hover(
+        page, 77777.5, sum(page.run("return document.getElementById('timeline').layout.xaxis.range")) / 2
+    )
+    assert page.complaints() == []
+
+
+@pytest.mark.parametrize("policy", ["vllm", "decode-first", "triton"])
+def test_reasons_are_those_of_explain(policy: str, driver: webdriver.Chrome, tmp_path: Path) -> None:
+    compared = 0
+    for seed in range(0, 12, 6):
+        trace, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
+        trace.write_text(outcome(policy, seed).text, encoding="utf-8")
+        command("report", str(trace), "-o", str(page))
+        explainer = Explainer("all")
+        for _, event in read_events(trace):
+            explainer(event)
+        expected = {
+            (life.id, iteration): span.reason.label
+            for life in explainer.lives.values()
+            for span in life.spans or ()
+            if span.first is not None and span.last is not None
+            for iteration in range(span.first, span.last + 1)
+        }
+        for id, iteration, kind, why in Page(driver, page).run(f"{CHECKS} return cells()"):
+            if kind in ("waiting", "preempted", "seated, no tokens") and (id, iteration) in expected:
+                assert why.startswith(expected[id, iteration] + ":"), (policy, seed, id, iteration, why)
+                compared += 1
+    assert compared > 10, "too few waits to show anything"
