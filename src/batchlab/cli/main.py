@@ -14,6 +14,7 @@ from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.published import published
 from batchlab.cli.run import run
+from batchlab.cli.serve import serve
 from batchlab.cli.sweep import sweep
 from batchlab.cli.validate import validate
 from batchlab.cli.verify import verify
@@ -41,3 +42,4 @@ cli.add_command(workload)
 cli.add_command(sweep)
 cli.add_command(capacity)
 cli.add_command(experiment)
+cli.add_command(serve)
