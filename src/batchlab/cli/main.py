@@ -4,6 +4,7 @@ import click
 
 import batchlab
 from batchlab._build import build_kind
+from batchlab.cli.bench import bench
 from batchlab.cli.calibrate import calibrate
 from batchlab.cli.capacity import capacity
 from batchlab.cli.compare import compare
@@ -43,3 +44,4 @@ cli.add_command(sweep)
 cli.add_command(capacity)
 cli.add_command(experiment)
 cli.add_command(serve)
+cli.add_command(bench)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -73,7 +72,7 @@ class Live:
 
 
 class Engine:
-    """One scheduler, served. Everything happens in the event loop's thread.
+    """One scheduler, served. Everything happens in the thread of the event loop that it is made in, on that loop's clock.
 
     run: its policy, limits, cost and queue; its requests, retries and iteration limit do not matter here. observers are
     told the events of a run, each request when it has ended. Raises InputError where the policy refuses the limits, or
@@ -100,8 +99,10 @@ class Engine:
         self._lives: dict[int, Live] = {}
         self._give_up: list[tuple[int, int, Live, str, str]] = []  # time, number, who, result, reason
         self._news = asyncio.Event()
-        self._origin = time.monotonic_ns()
+        self._loop = asyncio.get_running_loop()
+        self._origin = self._loop.time()
         self._started = -1  # when the last step began
+        self._due = 0  # when the step that is waited for ends
         self._count = 0
         self._numbers = 0
         self.now = 0
@@ -163,8 +164,6 @@ class Engine:
         self._tell(End("all_terminal", self.iterations, self.now))
 
     # The loop
-
-    _due = 0  # when the step that is waited for ends
 
     async def _turn(self) -> None:
         """One iteration, as a simulation takes it; see batchlab.loop."""
@@ -269,7 +268,7 @@ class Engine:
     # Time
 
     def _clock(self) -> int:
-        return time.monotonic_ns() - self._origin
+        return round((self._loop.time() - self._origin) * NS_IN_S)
 
     def _stamp(self) -> int:
         """Now, and after the beginning of every step that is planned: what it has decided stays."""

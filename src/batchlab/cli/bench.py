@@ -1,0 +1,378 @@
+"""batchlab bench."""
+
+import asyncio
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.markup import escape
+
+from batchlab.cli.answers import SeveralWords, print_answers
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.cli.tables import console, plain_table, say
+from batchlab.errors import InputError, one_line
+from batchlab.files import flush, whole_bytes, whole_file
+from batchlab.settings import MOST_TOKENS
+from batchlab.units import NS_IN_S
+
+FROM_SEND = {"ttft_from_send": "TTFT from send", "e2el_from_send": "E2E from send", "icl": "ICL (chunks)"}
+COMPARED = ("mean", "p50", "p90", "p99", "max")
+GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "random_output_len", "random_range_ratio")
+"""Options that make a load, and do not go with one that a scenario has."""
+MOST_SECONDS = 10**6
+SHOWN_REASONS = 5
+
+
+@click.command(cls=SeveralWords)
+@click.argument("url")
+@click.option("--scenario", type=click.Path(), metavar="FILE", help="Send the [workload] of this scenario.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the scenario.")
+@click.option("--num-prompts", type=click.IntRange(1, 10**7), default=1000, show_default=True)
+@click.option(
+    "--request-rate", default="inf", show_default=True, metavar="R", help="Requests per second; inf: at once."
+)
+@click.option("--burstiness", type=float, default=1.0, show_default=True, help="Shape of the gaps; 1: Poisson.")
+@click.option("--random-input-len", type=click.IntRange(1, MOST_TOKENS), default=1024, show_default=True)
+@click.option("--random-output-len", type=click.IntRange(1, MOST_TOKENS), default=128, show_default=True)
+@click.option(
+    "--random-range-ratio",
+    type=click.FloatRange(0, 1, max_open=True),
+    default=0.0,
+    show_default=True,
+    help="Lengths lie evenly between LEN*(1-R) and LEN*(1+R).",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option(
+    "--max-concurrency", type=click.IntRange(1), metavar="N", help="Hold back what would be more than N in flight."
+)
+@click.option(
+    "--closed-loop", type=click.IntRange(1), metavar="N", help="N clients, each sending after its last answer."
+)
+@click.option("--think-time", type=click.FloatRange(0, MOST_SECONDS), metavar="S", help="Of a closed loop's clients.")
+@click.option(
+    "--num-warmups", type=click.IntRange(0, 10**6), default=0, show_default=True, help="Sent before, uncounted."
+)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0, 1000),
+    default=0,
+    show_default=True,
+    help="Attempts after a 429 or 503, each when its Retry-After says, or after 1 s.",
+)
+@click.option("--ignore-eos", is_flag=True, help="Ask for exactly the output length of each request.")
+@click.option("--backend", type=click.Choice(["openai", "openai-chat"]), default="openai", show_default=True)
+@click.option("--endpoint", metavar="PATH", help="Instead of the backend's own, such as /v1/completions.")
+@click.option("--model", metavar="NAME", help="By default the first that the server names.")
+@click.option("--text", is_flag=True, help="Prompts as words, not as token ids; a chat has words always.")
+@click.option(
+    "--vocab-size", type=click.IntRange(11, 2**31), default=1000, show_default=True, help="Bound of token ids."
+)
+@click.option("--no-token-ids", is_flag=True, help="Do not ask for return_token_ids, for servers that refuse it.")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header of every request.")
+@click.option("--extra-body", metavar="JSON", help="More fields of every request.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.001, MOST_SECONDS), default=600.0, show_default=True, help="Seconds."
+)
+@click.option(
+    "--scrape-interval",
+    type=click.FloatRange(0, MOST_SECONDS),
+    default=0.5,
+    show_default=True,
+    help="Seconds between two looks at /metrics, at least 0.2; 0: none.",
+)
+@click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
+@click.option(
+    "--goodput", multiple=True, metavar="METRIC:MS ...", help="Count requests that meet all: ttft:500 tpot:50."
+)
+@click.option("--predict", is_flag=True, help="Simulate the scenario too, and print it beside.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--requests", type=click.Path(), metavar="FILE", help="One row a request: .parquet, .arrow or .csv.")
+@click.option("--save-detailed", type=click.Path(), metavar="FILE", help="As vllm bench serve writes it (JSON).")
+@click.option("--save-run", type=click.Path(), metavar="FOLDER", help="For validate and calibrate; needs --scenario.")
+def bench(url: str, **given: Any) -> None:
+    """Send requests to the server at URL and measure what comes back.
+
+    Open loop: each request goes out at its own time, whatever the server does, and latencies count from that time. The
+    options are those of `vllm bench serve`; or the load is that of a scenario. Exits with 1 if nothing was completed,
+    or an objective of --slo is missed.
+    """
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError:
+        raise InputError("bench", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+    from batchlab.bench.figures import document
+    from batchlab.bench.load import Plan
+    from batchlab.bench.run import Where
+    from batchlab.bench.run import bench as measure
+    from batchlab.metrics.answers import missed, question
+
+    asked = question("ns", given["slo"], given["goodput"], None)
+    run, requests = _load(given)
+    clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
+    if run is not None and run.clients is not None and clients is None:
+        clients, think_time = run.clients, run.think_time
+    if clients is not None and given["max_concurrency"] is not None:
+        raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
+    if clients is None and given["think_time"] is not None:
+        raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
+    plan = Plan(
+        given["max_concurrency"],
+        clients,
+        think_time,
+        given["max_retries"],
+        given["num_warmups"],
+        given["ignore_eos"],
+        given["text"] or given["backend"] == "openai-chat",
+    )
+    where = Where(
+        url,
+        given["backend"],
+        _path(given["endpoint"]),
+        given["model"],
+        _headers(given["headers"]),
+        _extra(given["extra_body"]),
+        _interval(given["scrape_interval"]),
+        given["timeout"],
+        not given["no_token_ids"],
+        given["vocab_size"],
+    )
+    _check_outputs(given, run)
+    with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
+        table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
+        detailed = files.enter_context(whole_file(given["save_detailed"])) if given["save_detailed"] else None
+        with counted_bar("bench") as done:
+            result = asyncio.run(measure(where, requests, plan, given["seed"], done))
+        found = document(result, asked)
+        if given["predict"]:
+            found["predicted"] = _predicted(run)
+        _write(result, found, run, given, table, detailed)
+    if given["as_json"]:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        _print(found)
+    for line in found["notes"]:
+        note(line)
+    if not found["results"].get("completed") or missed(found.get("answers", {})):
+        sys.exit(1)
+
+
+def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """The scenario's run, if there is one, and the requests to send. Raises InputError."""
+    chosen = click.get_current_context().get_parameter_source
+    named = [name for name in GENERATED if chosen(name) is not click.core.ParameterSource.DEFAULT]
+    if given["scenario"] is None:
+        for option in ("predict", "save_run"):
+            if given[option]:
+                raise InputError(f"--{option.replace('_', '-')}", None, None, "needs --scenario: the engine's settings")
+        if given["settings"]:
+            raise InputError("--set", None, given["settings"][0], "needs --scenario: it is a setting of that")
+        return None, _generated(given)
+    if named:
+        option = f"--{named[0].replace('_', '-')}"
+        raise InputError(option, None, None, "does not go with --scenario: its [workload] is the load")
+    from batchlab.scenario import load
+
+    loaded = load(given["scenario"], dict(map(parse_setting, given["settings"])))
+    run = loaded.runs[0]
+    if run.cost.unit != "ns":
+        expected = "must be 'ns': a load is sent in real time"
+        raise loaded.locate(InputError(None, "cost.unit", run.cost.unit, expected))
+    return run, run.requests
+
+
+def _generated(given: dict[str, Any]) -> Sequence[Any]:
+    """The load of the options that vLLM has too."""
+    from batchlab.clients.generate import GenerateTable
+    from batchlab.settings import validate
+
+    arrivals: dict[str, Any] = {"arrivals": "all-at-once"}
+    rate = _rate(given["request_rate"])
+    if not math.isinf(rate):
+        arrivals = {"arrivals": "gamma", "request_rate": rate, "burstiness": given["burstiness"]}
+    ratio = Fraction(str(given["random_range_ratio"]))
+    lengths = {
+        name: {
+            "distribution": "uniform",
+            "min": max(1, math.floor(given[f"random_{side}_len"] * (1 - ratio))),
+            "max": math.ceil(given[f"random_{side}_len"] * (1 + ratio)),
+        }
+        for name, side in (("prompt", "input"), ("output", "output"))
+    }
+    table = {"num_prompts": given["num_prompts"], "seed": given["seed"], **arrivals, **lengths}
+    try:
+        columns: Sequence[Any] = validate(GenerateTable, table).build(Path(), "ns")
+    except InputError as error:
+        raise InputError(f"--{(error.place or '').replace('_', '-')}", None, error.value, error.expected) from None
+    return columns
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not rate > 0:
+        raise InputError("--request-rate", None, text, "must be a number above 0, or inf")
+    return rate
+
+
+def _path(text: str | None) -> str | None:
+    if text is not None and not text.startswith("/"):
+        raise InputError("--endpoint", None, text, "must begin with /, such as /v1/completions")
+    return text
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isascii() or not key.replace("-", "").isalnum() or not value.isprintable():
+            raise InputError("--header", None, text, "must be KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _extra(text: str | None) -> dict[str, Any]:
+    try:
+        found = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError("--extra-body", None, text, "must be a JSON object, such as '{\"temperature\": 0}'")
+    return found
+
+
+def _interval(seconds: float) -> float:
+    if 0 < seconds < 0.2:
+        raise InputError(
+            "--scrape-interval", None, seconds, "must be 0, or at least 0.2: looking costs the server time"
+        )
+    return seconds
+
+
+def _check_outputs(given: dict[str, Any], run: Any) -> None:
+    """No output is another one, and each can be what is asked of it. Raises InputError."""
+    if given["requests"]:
+        from batchlab.metrics.table import ending_of
+
+        ending_of(given["requests"])
+    named = [
+        Path(given[name]).resolve() for name in ("requests", "save_detailed", "save_run", "scenario") if given[name]
+    ]
+    for path in named:
+        if named.count(path) > 1:
+            raise InputError(path, None, None, "is named twice, as input or output")
+    if given["save_run"] and None in (run.limits.max_num_seqs, run.limits.max_num_batched_tokens):
+        raise InputError("--save-run", None, None, "needs max_num_seqs and max_num_batched_tokens in the scenario")
+
+
+def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], table: Any, detailed: Any) -> None:
+    from batchlab.bench import outputs
+
+    if table is not None:
+        outputs.write_table(result, table, given["requests"])
+        flush(table, given["requests"])
+    if detailed is not None:
+        json.dump(outputs.vllm_result(result, found), detailed)
+        flush(detailed, given["save_detailed"])
+    if given["save_run"]:
+        limits = {
+            name: value
+            for name, value in vars(run.limits).items()
+            if value is not None and name not in ("shed", "track_blocks", "max_queue")
+        }
+        limits["async_scheduling"] = run.steps_in_flight > 1
+        outputs.write_run(result, Path(given["save_run"]), limits, "unknown")
+
+
+def _predicted(run: Any) -> dict[str, Any]:
+    """The figures of a simulation of the same requests."""
+    from batchlab.metrics.fold import Summary
+    from batchlab.simulate import simulate
+
+    summary = Summary()
+    simulate(run, [summary])
+    document = summary.document(with_requests=False)
+    return {name: document[name] for name in ("results", "latency", "throughput")}
+
+
+def _print(found: dict[str, Any]) -> None:
+    from batchlab.cli.large import NAMES, amount, latency_table
+
+    out = console()
+    load = found["load"]
+    results = ", ".join(f"{count:,} {name}" for name, count in found["results"].items())
+    out.print(f"[bold]{escape(one_line(found['url']))}[/bold]")
+    say(out, f"model {one_line(found['model'])}; {found['requests']:,} requests in {_loop(found)}: {results}")
+    for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
+        say(out, f"  {count:,} times: {one_line(reason)}")
+    out.print()
+    if "predicted" in found:
+        out.print(_beside(found, NAMES))
+    else:
+        shown = latency_table(found["latency"], "ns")
+        for key, name in FROM_SEND.items():
+            figures = found["latency"][key]
+            cells = (amount(figures[f], "ns") for f in ("mean", "p50", "p90", "p95", "p99", "max"))
+            shown.add_row(name, f"{figures['count']:,}", *cells)
+        out.print(shown)
+    out.print()
+    through = found["throughput"]
+    if "answers" not in found and through["request_rate"] is not None:  # they say it too
+        say(out, f"completed {_rated(through['request_rate'])}, {through['output_token_rate']:,.1f} output tokens/s")
+    lag = load["send_lag"]
+    sent = f"sent {_rated(load['achieved_rate'])}"
+    if load["requested_rate"] is not None:
+        sent += f" of {_rated(load['requested_rate'])} requested"
+    worst = f"send lag p99 {amount(lag['p99'], 'ns')} ms, max {amount(lag['max'], 'ns')} ms"
+    say(
+        out, f"{sent}; at most {load['max_in_flight']:,} in flight; {worst}; {100 * load['client_cpu']:.0f} % of a core"
+    )
+    _say_server(out, found["server"])
+    out.print()
+    print_answers(found.get("answers"), "ns")
+
+
+def _loop(found: dict[str, Any]) -> str:
+    return "an open loop" if found["loop"] == "open" else "a CLOSED loop: it slows down with the server"
+
+
+def _rated(rate: float | None) -> str:
+    return "all at once" if rate is None else f"{rate:,.3f} requests/s"
+
+
+def _say_server(out: Any, server: dict[str, Any] | None) -> None:
+    if server is None:
+        say(out, "server: no vllm: metrics at /metrics")
+        return
+    parts = []
+    for name, title in (("running", "running"), ("waiting", "waiting"), ("kv_cache_usage", "KV use")):
+        if server[name] is not None:
+            scale, unit = (100, " %") if name == "kv_cache_usage" else (1, "")
+            mean, most = (f"{scale * server[name][figure]:,.1f}{unit}" for figure in ("mean", "max"))
+            parts.append(f"{title} mean {mean} max {most}")
+    if server["preemptions"] is not None:
+        parts.append(f"{server['preemptions']:,.0f} preemptions")
+    say(out, f"server, {server['samples']:,} looks: {', '.join(parts)}")
+
+
+def _beside(found: dict[str, Any], names: dict[str, str]) -> Any:
+    """Measured and predicted, metric by metric."""
+    from batchlab.cli.large import amount
+
+    shown = plain_table("ms", "", "count", *COMPARED, numeric=("count", *COMPARED))
+    for key, name in names.items():
+        for title, figures in (("measured", found["latency"][key]), ("predicted", found["predicted"]["latency"][key])):
+            cells = (amount(figures[f], "ns") for f in COMPARED)
+            shown.add_row(name if title == "measured" else "", title, f"{figures['count']:,}", *cells)
+    for key, name in FROM_SEND.items():
+        figures = found["latency"][key]
+        shown.add_row(name, "measured", f"{figures['count']:,}", *(amount(figures[f], "ns") for f in COMPARED))
+    return shown
