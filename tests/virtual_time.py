@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LOOK = 0.001
-"""Real seconds for which sockets are given the chance to say something before the time moves."""
+"""Real seconds for which sockets are given the chance to say something before the time moves; 0 without sockets."""
 IDLE = 5.0
 """Real seconds without anything to wait for after which a test hangs."""
 
@@ -20,7 +20,10 @@ IDLE = 5.0
 class Jumping(selectors.DefaultSelector):
     """Instead of waiting for the next timer, moves the clock to it."""
 
-    now = 0.0
+    def __init__(self, look: float) -> None:
+        super().__init__()
+        self.look = look
+        self.now = 0.0
 
     def select(self, timeout: float | None = None) -> Any:
         """What is ready."""
@@ -28,7 +31,7 @@ class Jumping(selectors.DefaultSelector):
             found = super().select(IDLE)
             assert found, "nothing happens any more, and nothing is going to"
             return found
-        found = super().select(0 if timeout <= 0 else LOOK)
+        found = super().select(0 if timeout <= 0 else self.look)
         if not found and timeout > 0:
             self.now += timeout
         return found
@@ -37,8 +40,8 @@ class Jumping(selectors.DefaultSelector):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """A loop on the clock of its selector."""
 
-    def __init__(self) -> None:
-        self.jumping = Jumping()
+    def __init__(self, look: float) -> None:
+        self.jumping = Jumping(look)
         super().__init__(self.jumping)
 
     def time(self) -> float:
@@ -46,7 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.jumping.now
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
+def run(main: Coroutine[Any, Any, T], look: float = LOOK) -> T:
     """Run a coroutine in such a loop."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(look)) as runner:
         return runner.run(main)

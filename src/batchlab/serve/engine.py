@@ -12,13 +12,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
 from batchlab import policies
 from batchlab.clients.identity import tokens_of
-from batchlab.clients.request import Request
+from batchlab.clients.request import KnownRequests, Request
 from batchlab.core.scheduler import Core
 from batchlab.core.sequence import Sequence as CoreSequence
 from batchlab.core.step import Delivery, Step
@@ -34,11 +35,12 @@ HUNG_UP = "by its client"
 
 
 class Live:
-    """A request that is being served. tokens: its output so far. result: what became of it, None while it runs."""
+    """A request that is being served. tokens: its output so far, of `total` to come. result: None while it runs."""
 
-    def __init__(self, request: Request, position: int) -> None:
+    def __init__(self, request: Request, position: int, total: int) -> None:
         self.request = request
         self.position = position
+        self.total = total
         self.seq: CoreSequence | None = None
         self.at_the_door = True
         self.tokens = 0
@@ -72,7 +74,7 @@ class Live:
 
 
 class Engine:
-    """One scheduler, served. Everything happens in the thread of the event loop that it is made in, on that loop's clock.
+    """One scheduler, served. It lives in the event loop that it is made in, on the clock of that.
 
     run: its policy, limits, cost and queue; its requests, retries and iteration limit do not matter here. observers are
     told the events of a run, each request when it has ended. Raises InputError where the policy refuses the limits, or
@@ -86,7 +88,12 @@ class Engine:
         self.run = run = replace(
             run, requests=[], inline=False, max_iterations=None, retry=None, clients=None, source=nobody
         )
-        run.check()
+        if getattr(run.policy, "padding", None) == "all":
+            expected = "needs to know all requests before the first comes, and a server does not"
+            raise InputError(None, "engine.padding", "all", expected)
+        checker = deepcopy(run.policy)  # a check may begin a run anew: this one never has any
+        self._check = getattr(checker, "check", None)
+        replace(run, requests=[Request("any", 0, 1, 1, 1)]).check()  # some want to see at least one
         self.depth = run.steps_in_flight
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
         self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
@@ -97,7 +104,7 @@ class Engine:
         self._in_flight: deque[tuple[Step, int]] = deque()
         self._coming: deque[Live] = deque()  # not yet at the door, by arrival
         self._lives: dict[int, Live] = {}
-        self._give_up: list[tuple[int, int, Live, str, str]] = []  # time, number, who, result, reason
+        self._give_up: list[tuple[int, int, int, Live, str, str]] = []  # time, position, number, who, ...
         self._news = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
@@ -113,9 +120,15 @@ class Engine:
     # For those who serve
 
     def submit(self, id: str, prompt: int, max_tokens: int, **more: Any) -> Live:
-        """A request comes. more: `priority`, `deadline` (ns) and `tokens` of a Request. Its id must be new."""
+        """A request comes. more: `priority`, `deadline` (ns) and `tokens` of a Request. Its id must be new.
+
+        Raises InputError for one that the policy cannot run.
+        """
         request = Request(id, self._stamp(), prompt, max_tokens, max_tokens, **more)
-        live = Live(request, self._count)
+        if self._check is not None:
+            self._check(self.run.limits, KnownRequests([request]))
+        longest = self.run.limits.max_model_len
+        live = Live(request, self._count, max_tokens if longest is None else min(max_tokens, longest - prompt))
         self._count += 1
         self._lives[live.position] = live
         self._coming.append(live)
@@ -172,7 +185,7 @@ class Engine:
         core.begin(start)
         arrived = self._arrivals()
         while self._give_up and self._give_up[0][0] <= start:
-            _, _, live, result, reason = heappop(self._give_up)
+            _, _, _, live, result, reason = heappop(self._give_up)
             if live.seq is not None and live.result is None:
                 core.cancel(live.seq, result, reason)
         step = core.plan(self.run.policy.plan)
@@ -249,7 +262,7 @@ class Engine:
                 continue
             live.tokens += 1
             self.output_tokens += 1
-            if live.tokens == live.request.output:
+            if live.tokens == live.total:
                 last.append(seq)
             live.wake()
         return last
@@ -276,10 +289,10 @@ class Engine:
 
     def _give_up_at(self, at: int, live: Live, result: str, reason: str) -> None:
         self._numbers += 1
-        heappush(self._give_up, (at, self._numbers, live, result, reason))
+        heappush(self._give_up, (at, live.position, self._numbers, live, result, reason))
 
     def _next_give_up(self) -> int | None:
-        while self._give_up and self._give_up[0][2].result is not None:
+        while self._give_up and self._give_up[0][3].result is not None:
             heappop(self._give_up)
         return self._give_up[0][0] if self._give_up else None
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from batchlab.errors import InputError
 from batchlab.serve.engine import Engine, Live
 from batchlab.serve.protocol import Answer, ApiError, Body, Chat, Completion, event, identity, parse
 from batchlab.units import NS_IN_MS
@@ -159,7 +160,7 @@ class MockServer:
                 raise self._failure(live)
             if body.stream:
                 return await self._stream(request, live, answer)
-            await live.beyond(live.request.output)
+            await live.beyond(live.total)
             if live.result not in (None, "completed"):
                 raise self._failure(live)
             return web.json_response(answer.whole(live.tokens))
@@ -171,13 +172,16 @@ class MockServer:
         known = identity(tokens, limits.block_size, self._count) if limits.enable_prefix_caching else None
         deadline = None if body.deadline_ms is None else body.deadline_ms * NS_IN_MS
         priority = 1 if body.priority is None else body.priority
-        return self.engine.submit(name, len(tokens), body.limit, priority=priority, deadline=deadline, tokens=known)
+        try:
+            return self.engine.submit(name, len(tokens), body.limit, priority=priority, deadline=deadline, tokens=known)
+        except InputError as error:  # the policy cannot run it
+            raise ApiError(400, str(error)) from None
 
     async def _stream(self, request: web.BaseRequest, live: Live, answer: Answer) -> web.StreamResponse:
         """Events as tokens come; whatever ends it early comes as an event, since the status is out by then."""
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
         await response.prepare(request)
-        sent, total = 0, live.request.output
+        sent, total = 0, live.total
         while sent < total:
             wanted = min(sent + self.settings.tokens_per_chunk, total)
             await live.beyond(wanted)
