@@ -32,6 +32,7 @@ from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
 from batchlab.metrics.answers import Question, question
 from batchlab.metrics.fold import Summary
+from batchlab.scenario import load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.validate.recorded import recorded
@@ -397,14 +398,16 @@ def test_files_that_others_read(tmp_path: Path) -> None:
     assert read.prompt.tolist() == [r.prompt for r in requests[:6]]
     assert read.output.tolist() == [r.output for r in requests[:6]]
 
-    engine = {"max_num_seqs": 8, "max_num_batched_tokens": 4096}
-    outputs.write_run(result, tmp_path / "run", engine, "unknown")
+    (scenario,) = load(EXAMPLE).runs
+    outputs.write_run(result, tmp_path / "run", outputs.engine_meta(scenario))
     run = recorded(tmp_path / "run")
     assert run.requests.field("output") == [r.output for r in requests[:6]]
     assert run.first == pytest.approx(
         [o.chunks[0][0] / 1e9 - result.outcomes[0].sent / 1e9 for o in result.outcomes[:6]]
     )
     assert run.series
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks", "async_scheduling")
+    assert [run.engine[name] for name in names] == [8, 256, 2048, 513, False]
 
 
 @pytest.mark.parametrize(

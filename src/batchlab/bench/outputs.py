@@ -14,7 +14,9 @@ import numpy as np
 from batchlab.bench.figures import Result
 from batchlab.errors import InputError
 from batchlab.files import whole_file
+from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
+from batchlab.validate.recorded import SCHEDULER
 
 
 def write_table(result: Result, file: IO[bytes], path: str) -> None:
@@ -63,8 +65,23 @@ def vllm_result(result: Result, document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def write_run(result: Result, folder: Path, engine: Mapping[str, Any], version: str) -> None:
-    """A folder that `validate` and `calibrate` read. engine: the server's settings, which a client cannot see.
+def engine_meta(run: Run) -> dict[str, Any]:
+    """The part of meta.json that says what the server runs with: what a client cannot see, as a scenario says it."""
+    limits = run.limits
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    kwargs = {name: getattr(limits, name) for name in names if getattr(limits, name) is not None}
+    scheduler = {name: run.settings[name] for name in SCHEDULER if name in run.settings}
+    scheduler["async_scheduling"] = run.steps_in_flight > 1
+    cache: dict[str, Any] = {}
+    if limits.num_gpu_blocks is not None:
+        whole = limits.num_gpu_blocks + int(getattr(run.policy, "reserved_blocks", 0))
+        cache = {"num_gpu_blocks": whole, "block_size": limits.block_size}
+        cache["enable_prefix_caching"] = limits.enable_prefix_caching
+    return {"engine_kwargs": kwargs, "resolved_config": {"scheduler_config": scheduler}, "kv_cache": cache}
+
+
+def write_run(result: Result, folder: Path, engine: Mapping[str, Any]) -> None:
+    """A folder that `validate` and `calibrate` read. engine: of `engine_meta`.
 
     A client does not know when the engine took a request in: queued_ts is when it was sent, so the way there and back
     counts as time of the engine. Only completed requests are in it. Raises InputError.
@@ -88,12 +105,9 @@ def write_run(result: Result, folder: Path, engine: Mapping[str, Any], version: 
                 "last_token_ts": o.chunks[-1][0] / NS_IN_S,
             }
             file.write(json.dumps(row) + "\n")
-    names = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
-    cache = {name: engine[name] for name in names if name in engine}
     meta = {
-        "vllm_version": version,
-        "engine_kwargs": {name: value for name, value in engine.items() if name not in cache},
-        "kv_cache": cache,
+        "vllm_version": "unknown",
+        **engine,
         "measured": "by a client, over HTTP",
         "left_out": len(result.requests) - len(done),
     }

@@ -283,13 +283,7 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
         json.dump(outputs.vllm_result(result, found), detailed)
         flush(detailed, given["save_detailed"])
     if given["save_run"]:
-        limits = {
-            name: value
-            for name, value in vars(run.limits).items()
-            if value is not None and name not in ("shed", "track_blocks", "max_queue")
-        }
-        limits["async_scheduling"] = run.steps_in_flight > 1
-        outputs.write_run(result, Path(given["save_run"]), limits, "unknown")
+        outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
 
 
 def _predicted(run: Any) -> dict[str, Any]:
