@@ -215,9 +215,10 @@ def notes(found: Mapping[str, Any]) -> list[str]:
             why = f"the cap on requests in flight held {load['held_back']:,} back, for up to {longest:.3f} s"
         said.append(f"the requested rate was not reached: {achieved:,.3f} of {requested:,.3f} requests/s; {why}")
     if load["saturated"]:
+        most = load["send_lag"]["max"] or 0
         said.append(
-            f"CLIENT SATURATED: {load['late']:,} requests went out over 10 ms late, "
-            f"{100 * load['client_cpu']:.0f} % of a core used: the figures are also those of this client"
+            f"CLIENT SATURATED: {load['late']:,} of {found['requests']:,} requests went out over 10 ms late, by up to "
+            f"{most / NS_IN_MS:,.0f} ms, with {100 * load['client_cpu']:.0f} % of a core: the figures hold its delays too"
         )
     if tokens["counted_by"].get("chunks"):
         said.append("the server counts no tokens: every chunk is taken for one token")
