@@ -218,7 +218,7 @@ def notes(found: Mapping[str, Any]) -> list[str]:
         most = load["send_lag"]["max"] or 0
         said.append(
             f"CLIENT SATURATED: {load['late']:,} of {found['requests']:,} requests went out over 10 ms late, by up to "
-            f"{most / NS_IN_MS:,.0f} ms, with {100 * load['client_cpu']:.0f} % of a core: the figures hold its delays too"
+            f"{most / NS_IN_MS:,.0f} ms, with {100 * load['client_cpu']:.0f} % of a core: the figures hold its delays"
         )
     if tokens["counted_by"].get("chunks"):
         said.append("the server counts no tokens: every chunk is taken for one token")

@@ -28,27 +28,31 @@ GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "r
 """Options that make a load, and do not go with one that a scenario has."""
 MOST_SECONDS = 10**6
 SHOWN_REASONS = 5
+Tokens = click.IntRange(1, MOST_TOKENS)
 
 
 @click.command(cls=SeveralWords)
 @click.argument("url")
 @click.option("--scenario", type=click.Path(), metavar="FILE", help="Send the [workload] of this scenario.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the scenario.")
-@click.option("--num-prompts", type=click.IntRange(1, 10**7), default=1000, show_default=True)
+@click.option("--num-prompts", type=click.IntRange(1, 10**7), default=1000, show_default=True, metavar="N")
 @click.option(
     "--request-rate", default="inf", show_default=True, metavar="R", help="Requests per second; inf: at once."
 )
-@click.option("--burstiness", type=float, default=1.0, show_default=True, help="Shape of the gaps; 1: Poisson.")
-@click.option("--random-input-len", type=click.IntRange(1, MOST_TOKENS), default=1024, show_default=True)
-@click.option("--random-output-len", type=click.IntRange(1, MOST_TOKENS), default=128, show_default=True)
+@click.option(
+    "--burstiness", type=float, metavar="B", default=1.0, show_default=True, help="Shape of the gaps; 1: Poisson."
+)
+@click.option("--random-input-len", type=Tokens, default=1024, show_default=True, metavar="LEN")
+@click.option("--random-output-len", type=Tokens, default=128, show_default=True, metavar="LEN")
 @click.option(
     "--random-range-ratio",
     type=click.FloatRange(0, 1, max_open=True),
+    metavar="R",
     default=0.0,
     show_default=True,
     help="Lengths lie evenly between LEN*(1-R) and LEN*(1+R).",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N")
 @click.option(
     "--max-concurrency", type=click.IntRange(1), metavar="N", help="Hold back what would be more than N in flight."
 )
@@ -62,6 +66,7 @@ SHOWN_REASONS = 5
 @click.option(
     "--max-retries",
     type=click.IntRange(0, 1000),
+    metavar="N",
     default=0,
     show_default=True,
     help="Attempts after a 429 or 503, each when its Retry-After says, or after 1 s.",
@@ -72,7 +77,12 @@ SHOWN_REASONS = 5
 @click.option("--model", metavar="NAME", help="By default the first that the server names.")
 @click.option("--text", is_flag=True, help="Prompts as words, not as token ids; a chat has words always.")
 @click.option(
-    "--vocab-size", type=click.IntRange(11, 2**31), default=1000, show_default=True, help="Bound of token ids."
+    "--vocab-size",
+    type=click.IntRange(11, 2**31),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Bound of token ids.",
 )
 @click.option("--no-token-ids", is_flag=True, help="Do not ask for return_token_ids, for servers that refuse it.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header of every request.")
@@ -83,6 +93,7 @@ SHOWN_REASONS = 5
 @click.option(
     "--scrape-interval",
     type=click.FloatRange(0, MOST_SECONDS),
+    metavar="S",
     default=0.5,
     show_default=True,
     help="Seconds between two looks at /metrics, at least 0.2; 0: none.",

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import ipaddress
+import os
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +96,8 @@ async def _serve(loaded: Any, observers: list[Any], host: str, port: int, settin
             note(f"{engine.run.engine} answers at http://{shown}:{port} (model {settings[0]}); Ctrl-C ends it")
             await asyncio.wait([asyncio.ensure_future(ended.wait()), failed], return_when=asyncio.FIRST_COMPLETED)
     except OSError as error:
-        raise InputError("--host", None, f"{host}:{port}", f"cannot listen there: {error.strerror}") from error
+        reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        raise InputError("--host", None, f"{host}:{port}", f"cannot listen there: {reason}") from error
     except BatchlabError:
         raise
     except Exception as error:  # of a policy of one's own
