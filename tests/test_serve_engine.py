@@ -52,7 +52,8 @@ async def live_trace(run: Run, sent: list[Request], rng: Random) -> tuple[str, l
         more = {"priority": r.priority, "deadline": r.deadline, "tokens": r.tokens}
         lives.append(engine.submit(r.id, r.prompt, r.max_tokens, **more))
         if rng.random() < 0.3:
-            asyncio.get_running_loop().call_later(rng.choice([0, 0.001, 0.05]), engine.cancel, lives[-1])
+            for wait in rng.sample([0, 0.001, 0.05, 0.001], rng.choice([1, 1, 2])):
+                asyncio.get_running_loop().call_later(wait, engine.cancel, lives[-1])
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LONG):
             await asyncio.gather(*(live.beyond(1 << 62) for live in lives))

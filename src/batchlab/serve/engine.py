@@ -43,6 +43,7 @@ class Live:
         self.total = total
         self.seq: CoreSequence | None = None
         self.at_the_door = True
+        self.gone = False
         self.tokens = 0
         self.result: str | None = None
         self.reason = ""
@@ -137,7 +138,8 @@ class Engine:
 
     def cancel(self, live: Live, reason: str = HUNG_UP) -> None:
         """Its client is gone: seat and blocks are free when the next step is planned. Nothing if it has ended."""
-        if live.result is None:
+        if live.result is None and not live.gone:  # the first time counts
+            live.gone = True
             at = self._stamp()
             if self._observer is not None:
                 self._observer.gave_up(live.request.id, at)
