@@ -6,28 +6,24 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.markup import escape
 
-from batchlab.cli.answers import SeveralWords, print_answers
+from batchlab.cli.answers import SeveralWords
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.run import note, parse_setting
-from batchlab.cli.tables import console, plain_table, say
-from batchlab.errors import InputError, one_line
+from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.settings import MOST_TOKENS
 from batchlab.units import NS_IN_S
 
-FROM_SEND = {"ttft_from_send": "TTFT from send", "e2el_from_send": "E2E from send", "icl": "ICL (chunks)"}
-COMPARED = ("mean", "p50", "p90", "p99", "max")
 GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "random_output_len", "random_range_ratio")
 """Options that make a load, and do not go with one that a scenario has."""
 MOST_SECONDS = 10**6
-SHOWN_REASONS = 5
 Tokens = click.IntRange(1, MOST_TOKENS)
 
 
@@ -119,41 +115,12 @@ def bench(url: str, **given: Any) -> None:
     except ImportError:
         raise InputError("bench", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
     from batchlab.bench.figures import document
-    from batchlab.bench.load import Plan
-    from batchlab.bench.run import Where
     from batchlab.bench.run import bench as measure
     from batchlab.metrics.answers import missed, question
 
     asked = question("ns", given["slo"], given["goodput"], None)
     run, requests = _load(given)
-    clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
-    if run is not None and run.clients is not None and clients is None:
-        clients, think_time = run.clients, run.think_time
-    if clients is not None and given["max_concurrency"] is not None:
-        raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
-    if clients is None and given["think_time"] is not None:
-        raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
-    plan = Plan(
-        given["max_concurrency"],
-        clients,
-        think_time,
-        given["max_retries"],
-        given["num_warmups"],
-        given["ignore_eos"],
-        given["text"] or given["backend"] == "openai-chat",
-    )
-    where = Where(
-        url,
-        given["backend"],
-        _path(given["endpoint"]),
-        given["model"],
-        _headers(given["headers"]),
-        _extra(given["extra_body"]),
-        _interval(given["scrape_interval"]),
-        given["timeout"],
-        not given["no_token_ids"],
-        given["vocab_size"],
-    )
+    plan, where = _plan(given, run), _where(url, given)
     _check_outputs(given, run)
     with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
         table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
@@ -162,16 +129,60 @@ def bench(url: str, **given: Any) -> None:
             result = asyncio.run(measure(where, requests, plan, given["seed"], done))
         found = document(result, asked)
         if given["predict"]:
-            found["predicted"] = _predicted(run)
+            found["predicted"] = _predicted(run, plan)
+            if plan.max_concurrency is not None:
+                found["notes"].append("the prediction knows no cap on requests in flight")
         _write(result, found, run, given, table, detailed)
     if given["as_json"]:
         print(json.dumps(found, indent=1, ensure_ascii=False))
     else:
-        _print(found)
+        from batchlab.cli.bench_tables import print_bench  # numpy takes time to import
+
+        print_bench(found)
     for line in found["notes"]:
         note(line)
     if not found["results"].get("completed") or missed(found.get("answers", {})):
         sys.exit(1)
+
+
+def _plan(given: dict[str, Any], run: Any) -> Any:
+    """How the requests are sent. Raises InputError for options that do not go together."""
+    from batchlab.bench.load import Plan
+
+    clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
+    if run is not None and run.clients is not None and clients is None:
+        clients, think_time = run.clients, run.think_time
+    if clients is not None and given["max_concurrency"] is not None:
+        raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
+    if clients is None and given["think_time"] is not None:
+        raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
+    return Plan(
+        max_concurrency=given["max_concurrency"],
+        clients=clients,
+        think_time=think_time,
+        max_retries=given["max_retries"],
+        num_warmups=given["num_warmups"],
+        exact=given["ignore_eos"],
+        text=given["text"] or given["backend"] == "openai-chat",
+    )
+
+
+def _where(url: str, given: dict[str, Any]) -> Any:
+    """Which server, and how it is spoken to. Raises InputError."""
+    from batchlab.bench.run import Where
+
+    return Where(
+        url,
+        backend=given["backend"],
+        path=_path(given["endpoint"]),
+        model=given["model"],
+        headers=_headers(given["headers"]),
+        extra=_extra(given["extra_body"]),
+        scrape_interval=_interval(given["scrape_interval"]),
+        timeout=given["timeout"],
+        token_ids=not given["no_token_ids"],
+        vocab=given["vocab_size"],
+    )
 
 
 def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
@@ -192,6 +203,11 @@ def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
 
     loaded = load(given["scenario"], dict(map(parse_setting, given["settings"])))
     run = loaded.runs[0]
+    if given["predict"] and len(loaded.runs) > 1:
+        several = [one.engine for one in loaded.runs]
+        raise loaded.locate(
+            InputError(None, "engine.policy", several, "choose one to predict: --set engine.policy=...")
+        )
     if run.cost.unit != "ns":
         expected = "must be 'ns': a load is sent in real time"
         raise loaded.locate(InputError(None, "cost.unit", run.cost.unit, expected))
@@ -297,87 +313,14 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
         outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
 
 
-def _predicted(run: Any) -> dict[str, Any]:
-    """The figures of a simulation of the same requests."""
+def _predicted(run: Any, plan: Any) -> dict[str, Any]:
+    """The figures of a simulation of the same requests, in the same kind of loop."""
     from batchlab.metrics.fold import Summary
     from batchlab.simulate import simulate
 
     summary = Summary()
+    if plan.clients is not None:
+        run = replace(run, inline=False, clients=plan.clients, think_time=plan.think_time)
     simulate(run, [summary])
     document = summary.document(with_requests=False)
     return {name: document[name] for name in ("results", "latency", "throughput")}
-
-
-def _print(found: dict[str, Any]) -> None:
-    from batchlab.cli.large import NAMES, amount, latency_table
-
-    out = console()
-    load = found["load"]
-    results = ", ".join(f"{count:,} {name}" for name, count in found["results"].items())
-    out.print(f"[bold]{escape(one_line(found['url']))}[/bold]")
-    say(out, f"model {one_line(found['model'])}; {found['requests']:,} requests in {_loop(found)}: {results}")
-    for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
-        say(out, f"  {count:,} times: {one_line(reason)}")
-    out.print()
-    if "predicted" in found:
-        out.print(_beside(found, NAMES))
-    else:
-        shown = latency_table(found["latency"], "ns")
-        for key, name in FROM_SEND.items():
-            figures = found["latency"][key]
-            cells = (amount(figures[f], "ns") for f in ("mean", "p50", "p90", "p95", "p99", "max"))
-            shown.add_row(name, f"{figures['count']:,}", *cells)
-        out.print(shown)
-    out.print()
-    through = found["throughput"]
-    if "answers" not in found and through["request_rate"] is not None:  # they say it too
-        say(out, f"completed {_rated(through['request_rate'])}, {through['output_token_rate']:,.1f} output tokens/s")
-    lag = load["send_lag"]
-    sent = f"sent {_rated(load['achieved_rate'])}"
-    if load["requested_rate"] is not None:
-        sent += f" of {_rated(load['requested_rate'])} requested"
-    worst = f"send lag p99 {amount(lag['p99'], 'ns')} ms, max {amount(lag['max'], 'ns')} ms"
-    say(
-        out, f"{sent}; at most {load['max_in_flight']:,} in flight; {worst}; {100 * load['client_cpu']:.0f} % of a core"
-    )
-    _say_server(out, found["server"])
-    out.print()
-    print_answers(found.get("answers"), "ns")
-
-
-def _loop(found: dict[str, Any]) -> str:
-    return "an open loop" if found["loop"] == "open" else "a CLOSED loop: it slows down with the server"
-
-
-def _rated(rate: float | None) -> str:
-    return "all at once" if rate is None else f"{rate:,.3f} requests/s"
-
-
-def _say_server(out: Any, server: dict[str, Any] | None) -> None:
-    if server is None:
-        say(out, "server: no vllm: metrics at /metrics")
-        return
-    parts = []
-    for name, title in (("running", "running"), ("waiting", "waiting"), ("kv_cache_usage", "KV use")):
-        if server[name] is not None:
-            scale, unit = (100, " %") if name == "kv_cache_usage" else (1, "")
-            mean, most = (f"{scale * server[name][figure]:,.1f}{unit}" for figure in ("mean", "max"))
-            parts.append(f"{title} mean {mean} max {most}")
-    if server["preemptions"] is not None:
-        parts.append(f"{server['preemptions']:,.0f} preemptions")
-    say(out, f"server, {server['samples']:,} looks: {', '.join(parts)}")
-
-
-def _beside(found: dict[str, Any], names: dict[str, str]) -> Any:
-    """Measured and predicted, metric by metric."""
-    from batchlab.cli.large import amount
-
-    shown = plain_table("ms", "", "count", *COMPARED, numeric=("count", *COMPARED))
-    for key, name in names.items():
-        for title, figures in (("measured", found["latency"][key]), ("predicted", found["predicted"]["latency"][key])):
-            cells = (amount(figures[f], "ns") for f in COMPARED)
-            shown.add_row(name if title == "measured" else "", title, f"{figures['count']:,}", *cells)
-    for key, name in FROM_SEND.items():
-        figures = found["latency"][key]
-        shown.add_row(name, "measured", f"{figures['count']:,}", *(amount(figures[f], "ns") for f in COMPARED))
-    return shown
