@@ -301,7 +301,7 @@ def test_priorities_deadlines_and_shedding() -> None:
 def test_ids_models_and_health() -> None:
     async def main() -> None:
         async with served() as server, aiohttp.ClientSession() as http:
-            for wanted in ("cmpl-mine", "cmpl-mine-2"):
+            for wanted in ("cmpl-mine", "cmpl-mine-1", "cmpl-mine-2"):
                 headers = {"X-Request-Id": "mine"}
                 async with http.post(f"{server.url}/v1/completions", json={"prompt": "a"}, headers=headers) as response:
                     assert (await response.json())["id"] == wanted

@@ -169,7 +169,7 @@ class MockServer:
 
     def _submit(self, name: str, body: Body, tokens: list[int] | list[bytes]) -> Live:
         limits = self.engine.run.limits
-        known = identity(tokens, limits.block_size, self._count) if limits.enable_prefix_caching else None
+        known = identity(tokens, limits.block_size, len(self._names)) if limits.enable_prefix_caching else None
         deadline = None if body.deadline_ms is None else body.deadline_ms * NS_IN_MS
         priority = 1 if body.priority is None else body.priority
         try:
@@ -206,10 +206,11 @@ class MockServer:
 
     def _name(self, given: str | None) -> str:
         """A new id: the client's own, if it has one and nobody else had it."""
-        self._count += 1
-        own = (given or "")[:LONGEST_ID]
-        name = own if own.isprintable() and own and own not in self._names else f"{own or 'r'}-{self._count}"
-        name = name if name.isprintable() and name not in self._names else f"r-{self._count}-{len(self._names)}"
+        own = given if given and given.isprintable() and len(given) <= LONGEST_ID else ""
+        name = own
+        while not name or name in self._names:
+            self._count += 1
+            name = f"{own or 'r'}-{self._count}"
         self._names.add(name)
         return name
 
