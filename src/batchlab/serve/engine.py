@@ -273,7 +273,7 @@ class Engine:
         """Nothing is unfinished: deliver what is in flight, whose tokens nobody waits for."""
         while self._in_flight:
             delivered, end = self._in_flight.popleft()
-            if delivered.scheduled:
+            if delivered.prefill_tokens or delivered.decode_tokens:
                 self._started = self.now
                 self.core.begin(self.now)
                 step = self.core.plan(lambda view, batch: "drain")
