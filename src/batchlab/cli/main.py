@@ -4,6 +4,7 @@ import click
 
 import batchlab
 from batchlab._build import build_kind
+from batchlab.cli.bench import bench
 from batchlab.cli.calibrate import calibrate
 from batchlab.cli.capacity import capacity
 from batchlab.cli.compare import compare
@@ -18,6 +19,7 @@ from batchlab.cli.published import published
 from batchlab.cli.report import report
 from batchlab.cli.run import run
 from batchlab.cli.show import show
+from batchlab.cli.serve import serve
 from batchlab.cli.sweep import sweep
 from batchlab.cli.tune import tune
 from batchlab.cli.validate import validate
@@ -51,3 +53,5 @@ cli.add_command(sweep)
 cli.add_command(capacity)
 cli.add_command(tune)
 cli.add_command(experiment)
+cli.add_command(serve)
+cli.add_command(bench)

@@ -1,0 +1,154 @@
+"""The load: when which request goes out. Open loop by its own times, closed loop as answers come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from batchlab.bench.client import Client, Clock, Outcome
+from batchlab.bench.prompts import Prompts
+from batchlab.clients.listed import field
+from batchlab.clients.request import Request
+from batchlab.units import NS_IN_MS, NS_IN_S
+
+WAIT = 1.0
+"""Seconds before another attempt where a refusal does not say how long."""
+
+Done = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the requests are sent.
+
+    max_concurrency: an open loop holds back what would be more at once. clients: a closed loop of so many instead, each
+    sending its next request think_time ns after its last. max_retries: further attempts of a refused request, after
+    what Retry-After says. num_warmups: copies of the first request sent before, which do not count. exact: the true
+    output length is asked for and ignore_eos set; else max_tokens is the request's own. text: prompts as words.
+    """
+
+    max_concurrency: int | None = None
+    clients: int | None = None
+    think_time: int = 0
+    max_retries: int = 0
+    num_warmups: int = 0
+    exact: bool = False
+    text: bool = False
+
+
+@dataclass
+class Measured:
+    """outcomes: by position. elapsed: ns until the last one ended. busy: share of a core that this process used.
+
+    most: most requests that were in flight at once.
+    """
+
+    outcomes: list[Outcome]
+    elapsed: int
+    busy: float
+    most: int
+
+
+class Load:
+    """Sends the requests of one run."""
+
+    def __init__(self, requests: Sequence[Request], prompts: Prompts, client: Client, clock: Clock, plan: Plan) -> None:
+        self._requests = requests
+        self._prompts = prompts
+        self._client = client
+        self._clock = clock
+        self._plan = plan
+        self._with_priority = len(set(field(requests, "priority"))) > 1
+        self._outcomes: dict[int, Outcome] = {}
+        self._flying = self._most = 0
+        self._start = 0
+
+    async def warm_up(self) -> None:
+        """What is sent before; a refusal of it does not matter."""
+        count = self._plan.num_warmups
+        body = self._body(0) if count else b""
+        dummies = [Outcome(-1, 0, 0) for _ in range(count)]
+        await asyncio.gather(*(self._client.send(o, f"warm-up-{k}", body, None) for k, o in enumerate(dummies)))
+
+    async def send_all(self, done: Done = lambda ready, of: None) -> Measured:
+        """All of them, until the last has ended. done: is told how many of how many have."""
+        self._done = done
+        self._start = self._clock.now()
+        used = time.process_time()
+        async with asyncio.TaskGroup() as group:
+            if self._plan.clients is None:
+                await self._open_loop(group)
+            else:
+                places = iter(range(len(self._requests)))
+                for _ in range(min(self._plan.clients, len(self._requests))):
+                    group.create_task(self._closed_loop(places))
+        elapsed = self._clock.now() - self._start
+        busy = (time.process_time() - used) * NS_IN_S / max(elapsed, 1)
+        return Measured([self._outcomes[k] for k in range(len(self._requests))], elapsed, busy, self._most)
+
+    async def _open_loop(self, group: asyncio.TaskGroup) -> None:
+        cap = self._plan.max_concurrency
+        places = None if cap is None else asyncio.Semaphore(cap)
+        arrivals = field(self._requests, "arrival")
+        for position in sorted(range(len(arrivals)), key=arrivals.__getitem__):
+            body = self._body(position)  # before its time, so that it costs none
+            await self._clock.until(self._start + arrivals[position])
+            group.create_task(self._at_its_time(position, arrivals[position], body, places))
+
+    async def _at_its_time(self, position: int, intended: int, body: bytes, places: asyncio.Semaphore | None) -> None:
+        if places is None:
+            await self._attempts(Outcome(position, intended, intended), body)
+            return
+        full = places.locked()
+        async with places:
+            ready = self._now() if full else intended
+            await self._attempts(Outcome(position, intended, ready), body)
+
+    async def _closed_loop(self, places: Iterator[int]) -> None:
+        for position in places:
+            body = self._body(position)
+            now = self._now()
+            await self._attempts(Outcome(position, now, now), body)
+            await self._clock.until(self._clock.now() + self._plan.think_time)
+
+    async def _attempts(self, outcome: Outcome, body: bytes) -> None:
+        """One request until it has its result."""
+        request = self._requests[outcome.position]
+        give_up = None
+        if request.cancel_at is not None:
+            give_up = self._start + outcome.intended + request.cancel_at - request.arrival
+        self._flying += 1
+        self._most = max(self._most, self._flying)
+        try:
+            while True:
+                await self._client.send(outcome, request.id, body, give_up)
+                if not outcome.busy or outcome.retries >= self._plan.max_retries:
+                    break
+                wait = WAIT if outcome.retry_after is None else outcome.retry_after
+                again = self._clock.now() + round(wait * NS_IN_S)
+                if give_up is not None and again >= give_up:
+                    break
+                await self._clock.until(again)
+                outcome.retries += 1
+        finally:
+            self._flying -= 1
+        outcome.sent -= self._start
+        outcome.end -= self._start
+        outcome.chunks = [(at - self._start, tokens) for at, tokens in outcome.chunks]
+        self._outcomes[outcome.position] = outcome
+        self._done(len(self._outcomes), len(self._requests))
+
+    def _now(self) -> int:
+        return self._clock.now() - self._start
+
+    def _body(self, position: int) -> bytes:
+        request = self._requests[position]
+        more: dict[str, int | bool] = {"ignore_eos": True} if self._plan.exact else {}
+        if self._with_priority:
+            more["priority"] = request.priority
+        if request.deadline is not None:
+            more["deadline_ms"] = max(1, request.deadline // NS_IN_MS)
+        prompt = self._prompts.text(position) if self._plan.text else self._prompts.ids(position)
+        return self._client.body(prompt, request.output if self._plan.exact else request.max_tokens, more)

@@ -1,0 +1,122 @@
+"""Measured runs as files that others read: our table of requests, vLLM's detailed result, and a run to validate."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from batchlab.bench.figures import Result
+from batchlab.errors import InputError
+from batchlab.files import whole_file
+from batchlab.simulate import Run
+from batchlab.units import NS_IN_S
+from batchlab.validate.recorded import SCHEDULER
+
+
+def write_table(result: Result, file: IO[bytes], path: str) -> None:
+    """The columns of `run --requests`, and what a client adds: sent, ttft_from_send, chunks, status, counted."""
+    import pyarrow as pa
+
+    from batchlab.metrics.table import ending_of, write
+
+    table = result.summary.table()
+    outcomes = [result.outcomes[k] for k in np.argsort([r.arrival for r in result.requests], kind="stable")]
+    first = [o.chunks[0][0] - o.sent if o.chunks else None for o in outcomes]
+    more: list[tuple[str, Any, list[Any]]] = [
+        ("sent", pa.int64(), [o.sent for o in outcomes]),
+        ("ttft_from_send", pa.int64(), first),
+        ("chunks", pa.int64(), [len(o.chunks) for o in outcomes]),
+        ("status", pa.int64(), [o.status for o in outcomes]),
+        ("counted", pa.string(), [o.counted if o.chunks else None for o in outcomes]),
+    ]
+    for name, kind, values in more:
+        table = table.append_column(pa.field(name, kind), pa.array(values, kind))
+    write(file, ending_of(path), table.schema, iter(table.combine_chunks().to_batches()))
+
+
+def vllm_result(result: Result, document: Mapping[str, Any]) -> dict[str, Any]:
+    """What `vllm bench serve --save-result --save-detailed` writes: in s from the sending, gaps between chunks."""
+    outcomes = result.outcomes
+    done = [o.result == "completed" for o in outcomes]
+    rate = document["throughput"]["request_rate"]
+    times = [[at for at, _ in o.chunks] for o in outcomes]
+    return {
+        "backend": result.target.backend,
+        "model_id": result.target.model,
+        "num_prompts": len(outcomes),
+        "request_rate": document["load"]["requested_rate"],
+        "max_concurrency": result.plan.max_concurrency or result.plan.clients,
+        "duration": result.measured.elapsed / NS_IN_S,
+        "completed": sum(done),
+        "request_throughput": rate,
+        "output_throughput": document["throughput"]["output_token_rate"],
+        "input_lens": [r.prompt for r in result.requests],
+        "output_lens": [o.tokens if ok else 0 for o, ok in zip(outcomes, done, strict=True)],
+        "start_times": [o.sent / NS_IN_S for o in outcomes],
+        "ttfts": [(o.chunks[0][0] - o.sent) / NS_IN_S if o.chunks else 0.0 for o in outcomes],
+        "itls": [[(b - a) / NS_IN_S for a, b in pairwise(t)] for t in times],
+        "errors": [o.reason for o in outcomes],
+    }
+
+
+def engine_meta(run: Run) -> dict[str, Any]:
+    """The part of meta.json that says what the server runs with: what a client cannot see, as a scenario says it."""
+    limits = run.limits
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    kwargs = {name: getattr(limits, name) for name in names if getattr(limits, name) is not None}
+    scheduler = {name: run.settings[name] for name in SCHEDULER if name in run.settings}
+    scheduler["async_scheduling"] = run.steps_in_flight > 1
+    cache: dict[str, Any] = {}
+    if limits.num_gpu_blocks is not None:
+        whole = limits.num_gpu_blocks + int(getattr(run.policy, "reserved_blocks", 0))
+        cache = {"num_gpu_blocks": whole, "block_size": limits.block_size}
+        cache["enable_prefix_caching"] = limits.enable_prefix_caching
+    return {"engine_kwargs": kwargs, "resolved_config": {"scheduler_config": scheduler}, "kv_cache": cache}
+
+
+def write_run(result: Result, folder: Path, engine: Mapping[str, Any]) -> None:
+    """A folder that `validate` and `calibrate` read. engine: of `engine_meta`.
+
+    A client does not know when the engine took a request in: queued_ts is when it was sent, so the way there and back
+    counts as time of the engine. Only completed requests are in it. Raises InputError.
+    """
+    done = [(r, o) for r, o in zip(result.requests, result.outcomes, strict=True) if o.result == "completed"]
+    if not done:
+        raise InputError(folder, None, None, "not written: no request was completed")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(folder, None, None, f"cannot be made: {error.strerror}") from error
+    with whole_file(folder / "requests.jsonl") as file:
+        for request, o in sorted(done, key=lambda pair: pair[1].sent):
+            row = {
+                "request_id": request.id,
+                "input_toks": request.prompt if o.prompt is None else o.prompt,
+                "output_toks": o.tokens,
+                "arrival_time": o.sent / NS_IN_S,
+                "queued_ts": o.sent / NS_IN_S,
+                "first_token_ts": o.chunks[0][0] / NS_IN_S,
+                "last_token_ts": o.chunks[-1][0] / NS_IN_S,
+            }
+            file.write(json.dumps(row) + "\n")
+    meta = {
+        "vllm_version": "unknown",
+        **engine,
+        "measured": "by a client, over HTTP",
+        "left_out": len(result.requests) - len(done),
+    }
+    with whole_file(folder / "meta.json") as file:
+        json.dump(meta, file, indent=1)
+    if result.series:
+        with whole_file(folder / "timeseries.csv") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(["t", "running", "waiting", "kv_cache_pct"])
+            for s in result.series:
+                if None not in (s.running, s.waiting, s.kv_cache_usage):
+                    rows.writerow([s.t / NS_IN_S, s.running, s.waiting, 100 * (s.kv_cache_usage or 0.0)])

@@ -1,0 +1,91 @@
+"""A measured run from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from batchlab.bench.client import Client, Clock
+from batchlab.bench.figures import Result, result_of
+from batchlab.bench.load import Load, Plan
+from batchlab.bench.prompts import Prompts
+from batchlab.bench.scrape import Scraper
+from batchlab.bench.target import find, session
+from batchlab.clients.request import Request
+from batchlab.errors import InputError
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which server, and how it is spoken to. path: instead of the backend's own. extra: more fields of every body.
+
+    scrape_interval: seconds between two looks at its metrics, 0 for none. timeout: seconds that a request may take.
+    token_ids: whether to ask which tokens a chunk holds, as vLLM can say. vocab: token ids of prompts lie below it.
+    """
+
+    url: str
+    backend: str = "openai"
+    path: str | None = None
+    model: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    scrape_interval: float = 0.5
+    timeout: float = 600.0
+    token_ids: bool = True
+    vocab: int = 1000
+
+
+async def bench(
+    where: Where,
+    requests: Sequence[Request],
+    plan: Plan,
+    seed: int = 0,
+    done: Callable[[int, int], None] = lambda ready, of: None,
+) -> Result:
+    """Send requests, whose times count in ns, to a server and measure. seed: of the prompts' tokens.
+
+    done: is told how many of how many requests have ended. Raises InputError where the server is not what it should be.
+    """
+    _allow_many_connections()
+    clock = Clock()
+    async with session(where.headers) as http:
+        target = await find(http, where.url, where.backend, where.path, where.model, where.extra)
+        client = Client(http, target, clock, where.timeout, where.token_ids)
+        load = Load(requests, Prompts(requests, seed, where.vocab), client, clock, plan)
+        await load.warm_up()
+        start = clock.now()
+        scraper = Scraper(http, target.base, where.scrape_interval, lambda: clock.now() - start)
+        looking = asyncio.create_task(scraper.run()) if where.scrape_interval else None
+        try:
+            measured = await load.send_all(done)
+        except* InputError as group:  # the first is as good as any
+            raise _first(group) from None
+        finally:
+            if looking is not None:
+                looking.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await looking
+    return result_of(target, plan, requests, measured, scraper.samples)
+
+
+def _first(group: BaseExceptionGroup[InputError]) -> InputError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, InputError)
+    return error
+
+
+def _allow_many_connections() -> None:
+    """Open files up to the hard limit, where the system has such limits: every stream is one."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

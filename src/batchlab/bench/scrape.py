@@ -1,0 +1,98 @@
+"""The server's own view while the load runs: vLLM's metrics, a few times a second, on the same clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import aiohttp
+
+from batchlab.units import NS_IN_S
+
+NAMES = {
+    "vllm:num_requests_running": "running",
+    "vllm:num_requests_waiting": "waiting",
+    "vllm:kv_cache_usage_perc": "kv_cache_usage",
+    "vllm:gpu_cache_usage_perc": "kv_cache_usage",
+    "vllm:num_preemptions_total": "preemptions",
+}
+"""vLLM's names, the older one of KV use too -> ours."""
+GAUGES = ("running", "waiting", "kv_cache_usage")
+PATIENCE = 5.0
+"""Seconds that one look may take."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the server said at `t`, ns from the start of the load; None for what it did not say.
+
+    Over several engines running, waiting and preemptions are sums, and kv_cache_usage, a share of 1, is the mean.
+    """
+
+    t: int
+    running: float | None = None
+    waiting: float | None = None
+    kv_cache_usage: float | None = None
+    preemptions: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Ready for JSON."""
+        return asdict(self)
+
+
+def parse(text: str, t: int) -> Sample | None:
+    """A sample from the text of /metrics; None if nothing of vLLM's is in it."""
+    found: dict[str, list[float]] = {}
+    for line in text.splitlines():
+        name = NAMES.get(line.partition("{")[0].partition(" ")[0])
+        if name is not None:
+            try:
+                found.setdefault(name, []).append(float(line.rpartition("}")[2].split()[-1]))
+            except (ValueError, IndexError):
+                continue
+    if not found:
+        return None
+    summed = {name: sum(v) / len(v) if name == "kv_cache_usage" else sum(v) for name, v in found.items()}
+    return Sample(t, **summed)
+
+
+class Scraper:
+    """Looks at a server until it is cancelled. What fails is left out."""
+
+    def __init__(self, http: aiohttp.ClientSession, base: str, interval: float, now: Callable[[], int]) -> None:
+        self._http = http
+        self._url = f"{base}/metrics"
+        self._interval = interval
+        self._now = now
+        self.samples: list[Sample] = []
+
+    async def run(self) -> None:
+        """Look every interval, until cancelled; one that has no such metrics is not asked again."""
+        timeout = aiohttp.ClientTimeout(total=PATIENCE)
+        while True:
+            try:
+                async with self._http.get(self._url, timeout=timeout) as response:
+                    text = await response.text(errors="replace")
+                    sample = parse(text, self._now()) if response.status == 200 else None
+            except (aiohttp.ClientError, OSError, TimeoutError):
+                sample = None
+            if sample is not None:
+                self.samples.append(sample)
+            elif not self.samples:
+                return
+            await asyncio.sleep(self._interval)
+
+
+def series_figures(samples: Sequence[Sample]) -> dict[str, Any] | None:
+    """Mean and largest of what was seen, and how many preemptions there were in between; None if nothing was."""
+    if not samples:
+        return None
+    found: dict[str, Any] = {"samples": len(samples), "span": (samples[-1].t - samples[0].t) / NS_IN_S}
+    for name in GAUGES:
+        values = [v for v in (getattr(sample, name) for sample in samples) if v is not None]
+        found[name] = {"mean": sum(values) / len(values), "max": max(values)} if values else None
+    counts = [sample.preemptions for sample in samples if sample.preemptions is not None]
+    found["preemptions"] = counts[-1] - counts[0] if counts else None
+    return found

@@ -1,0 +1,106 @@
+"""Where the load goes: a server that speaks OpenAI's API, looked at before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from batchlab.errors import InputError, nearest, shorten
+
+PATHS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+CONNECT = 10.0
+"""Seconds within which a server has to take a connection, and to answer when it is asked for its models."""
+KEEP_ALIVE = 3.0
+"""Seconds that an idle connection is kept: less than servers do, so that none is closed under a request."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """base: the server without /v1. path: below it. backend: a key of PATHS. extra: more fields of every body."""
+
+    base: str
+    path: str
+    backend: str
+    model: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def chat(self) -> bool:
+        """Whether prompts go as messages."""
+        return self.backend == "openai-chat"
+
+    @property
+    def url(self) -> str:
+        """Where requests go."""
+        return self.base + self.path
+
+
+def session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
+    """Connections without a bound on their number: a cap that nobody asked for would hold requests back."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+
+
+def base_of(url: str) -> str:
+    """A server's address as users write it: with or without /v1. Raises InputError."""
+    expected = "must be the address of a server, such as http://127.0.0.1:8000"
+    try:
+        parsed = URL(url.strip())
+        if parsed.scheme not in ("http", "https") or not parsed.host or parsed.query_string:
+            raise ValueError
+        assert parsed.port is not None
+    except (ValueError, TypeError, AssertionError):
+        raise InputError("URL", None, url, expected) from None
+    return str(parsed).rstrip("/").removesuffix("/v1")
+
+
+async def find(
+    client: aiohttp.ClientSession,
+    url: str,
+    backend: str,
+    path: str | None,
+    model: str | None,
+    extra: Mapping[str, Any],
+) -> Target:
+    """The target, with the model that the server names if none is given. Raises InputError where it is not there."""
+    base = base_of(url)
+    status, known = await _models(client, base)
+    if model is None:
+        if not known:
+            expected = "names no model: is it the server's address? If so, say which one, with --model"
+            raise InputError(base, f"/v1/models, status {status}", None, expected)
+        model = known[0]
+    elif known and model not in known:
+        raise InputError("--model", None, model, f"not served here{nearest(model, known)}; there is {', '.join(known)}")
+    return Target(base, path or PATHS[backend], backend, model, extra)
+
+
+async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[str]]:
+    """The status of the answer and the names of the models; none where the server does not tell."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=CONNECT)
+        async with client.get(f"{base}/v1/models", timeout=timeout) as response:
+            if response.status in (401, 403):
+                raise InputError(base, "/v1/models", response.status, "refused: --header 'Authorization=Bearer ...'")
+            text = await response.text() if response.status == 200 else "{}"
+    except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError) as error:
+        raise InputError(base, None, None, f"cannot be reached: {reason_of(error)}") from None
+    try:
+        return response.status, [str(entry["id"]) for entry in json.loads(text).get("data", [])]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputError(base, "/v1/models", text, "not what an OpenAI-compatible server answers") from None
+
+
+def reason_of(error: BaseException) -> str:
+    """What went wrong with a connection, in few words."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    cause = getattr(error, "os_error", error)
+    text = getattr(cause, "strerror", None) or str(error) or type(error).__name__
+    return shorten(text)[1:-1]

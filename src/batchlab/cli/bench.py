@@ -1,0 +1,326 @@
+"""batchlab bench."""
+
+import asyncio
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import click
+
+from batchlab.cli.answers import SeveralWords
+from batchlab.cli.progress import counted_bar
+from batchlab.cli.run import note, parse_setting
+from batchlab.errors import InputError
+from batchlab.files import flush, whole_bytes, whole_file
+from batchlab.settings import MOST_TOKENS
+from batchlab.units import NS_IN_S
+
+GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "random_output_len", "random_range_ratio")
+"""Options that make a load, and do not go with one that a scenario has."""
+MOST_SECONDS = 10**6
+Tokens = click.IntRange(1, MOST_TOKENS)
+
+
+@click.command(cls=SeveralWords)
+@click.argument("url")
+@click.option("--scenario", type=click.Path(), metavar="FILE", help="Send the [workload] of this scenario.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the scenario.")
+@click.option("--num-prompts", type=click.IntRange(1, 10**7), default=1000, show_default=True, metavar="N")
+@click.option(
+    "--request-rate", default="inf", show_default=True, metavar="R", help="Requests per second; inf: at once."
+)
+@click.option(
+    "--burstiness", type=float, metavar="B", default=1.0, show_default=True, help="Shape of the gaps; 1: Poisson."
+)
+@click.option("--random-input-len", type=Tokens, default=1024, show_default=True, metavar="LEN")
+@click.option("--random-output-len", type=Tokens, default=128, show_default=True, metavar="LEN")
+@click.option(
+    "--random-range-ratio",
+    type=click.FloatRange(0, 1, max_open=True),
+    metavar="R",
+    default=0.0,
+    show_default=True,
+    help="Lengths lie evenly between LEN*(1-R) and LEN*(1+R).",
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N")
+@click.option(
+    "--max-concurrency", type=click.IntRange(1), metavar="N", help="Hold back what would be more than N in flight."
+)
+@click.option(
+    "--closed-loop", type=click.IntRange(1), metavar="N", help="N clients, each sending after its last answer."
+)
+@click.option("--think-time", type=click.FloatRange(0, MOST_SECONDS), metavar="S", help="Of a closed loop's clients.")
+@click.option(
+    "--num-warmups", type=click.IntRange(0, 10**6), default=0, show_default=True, help="Sent before, uncounted."
+)
+@click.option(
+    "--max-retries",
+    type=click.IntRange(0, 1000),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Attempts after a 429 or 503, each when its Retry-After says, or after 1 s.",
+)
+@click.option("--ignore-eos", is_flag=True, help="Ask for exactly the output length of each request.")
+@click.option("--backend", type=click.Choice(["openai", "openai-chat"]), default="openai", show_default=True)
+@click.option("--endpoint", metavar="PATH", help="Instead of the backend's own, such as /v1/completions.")
+@click.option("--model", metavar="NAME", help="By default the first that the server names.")
+@click.option("--text", is_flag=True, help="Prompts as words, not as token ids; a chat has words always.")
+@click.option(
+    "--vocab-size",
+    type=click.IntRange(11, 2**31),
+    metavar="N",
+    default=1000,
+    show_default=True,
+    help="Bound of token ids.",
+)
+@click.option("--no-token-ids", is_flag=True, help="Do not ask for return_token_ids, for servers that refuse it.")
+@click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header of every request.")
+@click.option("--extra-body", metavar="JSON", help="More fields of every request.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.001, MOST_SECONDS), default=600.0, show_default=True, help="Seconds."
+)
+@click.option(
+    "--scrape-interval",
+    type=click.FloatRange(0, MOST_SECONDS),
+    metavar="S",
+    default=0.5,
+    show_default=True,
+    help="Seconds between two looks at /metrics, at least 0.2; 0: none.",
+)
+@click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
+@click.option(
+    "--goodput", multiple=True, metavar="METRIC:MS ...", help="Count requests that meet all: ttft:500 tpot:50."
+)
+@click.option("--predict", is_flag=True, help="Simulate the scenario too, and print it beside.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+@click.option("--requests", type=click.Path(), metavar="FILE", help="One row a request: .parquet, .arrow or .csv.")
+@click.option("--save-detailed", type=click.Path(), metavar="FILE", help="As vllm bench serve writes it (JSON).")
+@click.option("--save-run", type=click.Path(), metavar="FOLDER", help="For validate and calibrate; needs --scenario.")
+def bench(url: str, **given: Any) -> None:
+    """Send requests to the server at URL and measure what comes back.
+
+    Open loop: each request goes out at its own time, whatever the server does, and latencies count from that time. The
+    options are those of `vllm bench serve`; or the load is that of a scenario. Exits with 1 if nothing was completed,
+    or an objective of --slo is missed.
+    """
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError:
+        raise InputError("bench", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+    from batchlab.bench.figures import document
+    from batchlab.bench.run import bench as measure
+    from batchlab.metrics.answers import missed, question
+
+    asked = question("ns", given["slo"], given["goodput"], None)
+    run, requests = _load(given)
+    plan, where = _plan(given, run), _where(url, given)
+    _check_outputs(given, run)
+    with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
+        table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
+        detailed = files.enter_context(whole_file(given["save_detailed"])) if given["save_detailed"] else None
+        with counted_bar("bench") as done:
+            result = asyncio.run(measure(where, requests, plan, given["seed"], done))
+        found = document(result, asked)
+        if given["predict"]:
+            found["predicted"] = _predicted(run, plan)
+            if plan.max_concurrency is not None:
+                found["notes"].append("the prediction knows no cap on requests in flight")
+        _write(result, found, run, given, table, detailed)
+    if given["as_json"]:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+    else:
+        from batchlab.cli.bench_tables import print_bench  # numpy takes time to import
+
+        print_bench(found)
+    for line in found["notes"]:
+        note(line)
+    if not found["results"].get("completed") or missed(found.get("answers", {})):
+        sys.exit(1)
+
+
+def _plan(given: dict[str, Any], run: Any) -> Any:
+    """How the requests are sent. Raises InputError for options that do not go together."""
+    from batchlab.bench.load import Plan
+
+    clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
+    if run is not None and run.clients is not None and clients is None:
+        clients, think_time = run.clients, run.think_time
+    if clients is not None and given["max_concurrency"] is not None:
+        raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
+    if clients is None and given["think_time"] is not None:
+        raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
+    return Plan(
+        max_concurrency=given["max_concurrency"],
+        clients=clients,
+        think_time=think_time,
+        max_retries=given["max_retries"],
+        num_warmups=given["num_warmups"],
+        exact=given["ignore_eos"],
+        text=given["text"] or given["backend"] == "openai-chat",
+    )
+
+
+def _where(url: str, given: dict[str, Any]) -> Any:
+    """Which server, and how it is spoken to. Raises InputError."""
+    from batchlab.bench.run import Where
+
+    return Where(
+        url,
+        backend=given["backend"],
+        path=_path(given["endpoint"]),
+        model=given["model"],
+        headers=_headers(given["headers"]),
+        extra=_extra(given["extra_body"]),
+        scrape_interval=_interval(given["scrape_interval"]),
+        timeout=given["timeout"],
+        token_ids=not given["no_token_ids"],
+        vocab=given["vocab_size"],
+    )
+
+
+def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
+    """The scenario's run, if there is one, and the requests to send. Raises InputError."""
+    chosen = click.get_current_context().get_parameter_source
+    named = [name for name in GENERATED if chosen(name) is not click.core.ParameterSource.DEFAULT]
+    if given["scenario"] is None:
+        for option in ("predict", "save_run"):
+            if given[option]:
+                raise InputError(f"--{option.replace('_', '-')}", None, None, "needs --scenario: the engine's settings")
+        if given["settings"]:
+            raise InputError("--set", None, given["settings"][0], "needs --scenario: it is a setting of that")
+        return None, _generated(given)
+    if named:
+        option = f"--{named[0].replace('_', '-')}"
+        raise InputError(option, None, None, "does not go with --scenario: its [workload] is the load")
+    from batchlab.scenario import load
+
+    loaded = load(given["scenario"], dict(map(parse_setting, given["settings"])))
+    run = loaded.runs[0]
+    if given["predict"] and len(loaded.runs) > 1:
+        several = [one.engine for one in loaded.runs]
+        raise loaded.locate(
+            InputError(None, "engine.policy", several, "choose one to predict: --set engine.policy=...")
+        )
+    if run.cost.unit != "ns":
+        expected = "must be 'ns': a load is sent in real time"
+        raise loaded.locate(InputError(None, "cost.unit", run.cost.unit, expected))
+    return run, run.requests
+
+
+def _generated(given: dict[str, Any]) -> Sequence[Any]:
+    """The load of the options that vLLM has too."""
+    from batchlab.clients.generate import GenerateTable
+    from batchlab.settings import validate
+
+    arrivals: dict[str, Any] = {"arrivals": "all-at-once"}
+    rate = _rate(given["request_rate"])
+    if not math.isinf(rate):
+        arrivals = {"arrivals": "gamma", "request_rate": rate, "burstiness": given["burstiness"]}
+    ratio = Fraction(str(given["random_range_ratio"]))
+    lengths = {
+        name: {
+            "distribution": "uniform",
+            "min": max(1, math.floor(given[f"random_{side}_len"] * (1 - ratio))),
+            "max": math.ceil(given[f"random_{side}_len"] * (1 + ratio)),
+        }
+        for name, side in (("prompt", "input"), ("output", "output"))
+    }
+    table = {"num_prompts": given["num_prompts"], "seed": given["seed"], **arrivals, **lengths}
+    try:
+        columns: Sequence[Any] = validate(GenerateTable, table).build(Path(), "ns")
+    except InputError as error:
+        raise InputError(f"--{(error.place or '').replace('_', '-')}", None, error.value, error.expected) from None
+    return columns
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not rate > 0:
+        raise InputError("--request-rate", None, text, "must be a number above 0, or inf")
+    return rate
+
+
+def _path(text: str | None) -> str | None:
+    if text is not None and not text.startswith("/"):
+        raise InputError("--endpoint", None, text, "must begin with /, such as /v1/completions")
+    return text
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isascii() or not key.replace("-", "").isalnum() or not value.isprintable():
+            raise InputError("--header", None, text, "must be KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def _extra(text: str | None) -> dict[str, Any]:
+    try:
+        found = {} if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError("--extra-body", None, text, "must be a JSON object, such as '{\"temperature\": 0}'")
+    return found
+
+
+def _interval(seconds: float) -> float:
+    if 0 < seconds < 0.2:
+        raise InputError(
+            "--scrape-interval", None, seconds, "must be 0, or at least 0.2: looking costs the server time"
+        )
+    return seconds
+
+
+def _check_outputs(given: dict[str, Any], run: Any) -> None:
+    """No output is another one, and each can be what is asked of it. Raises InputError."""
+    if given["requests"]:
+        from batchlab.metrics.table import ending_of
+
+        ending_of(given["requests"])
+    named = [
+        Path(given[name]).resolve() for name in ("requests", "save_detailed", "save_run", "scenario") if given[name]
+    ]
+    for path in named:
+        if named.count(path) > 1:
+            raise InputError(path, None, None, "is named twice, as input or output")
+    if given["save_run"] and None in (run.limits.max_num_seqs, run.limits.max_num_batched_tokens):
+        raise InputError("--save-run", None, None, "needs max_num_seqs and max_num_batched_tokens in the scenario")
+
+
+def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], table: Any, detailed: Any) -> None:
+    from batchlab.bench import outputs
+
+    if table is not None:
+        outputs.write_table(result, table, given["requests"])
+        flush(table, given["requests"])
+    if detailed is not None:
+        json.dump(outputs.vllm_result(result, found), detailed)
+        flush(detailed, given["save_detailed"])
+    if given["save_run"]:
+        outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
+
+
+def _predicted(run: Any, plan: Any) -> dict[str, Any]:
+    """The figures of a simulation of the same requests, in the same kind of loop."""
+    from batchlab.metrics.fold import Summary
+    from batchlab.simulate import simulate
+
+    summary = Summary()
+    if plan.clients is not None:
+        run = replace(run, inline=False, clients=plan.clients, think_time=plan.think_time)
+    simulate(run, [summary])
+    document = summary.document(with_requests=False)
+    return {name: document[name] for name in ("results", "latency", "throughput")}

@@ -1,0 +1,1 @@
+"""A server that speaks OpenAI's API and computes nothing: a real scheduler decides, and tokens come at its times."""
