@@ -168,7 +168,9 @@ def _latencies_of_groups(groups: dict[str, Any], unit: str) -> dict[str, list[st
     from batchlab.cli.large import FIGURES, NAMES, amount
 
     rows = [
-        (escape(one_line(name)), NAMES[key], found["latency"][key]) for name, found in groups.items() for key in OF_GROUPS
+        (escape(one_line(name)), NAMES[key], found["latency"][key])
+        for name, found in groups.items()
+        for key in OF_GROUPS
     ]
     return {
         "group": [name if place % len(OF_GROUPS) == 0 else "" for place, (name, _, _) in enumerate(rows)],
@@ -176,20 +178,6 @@ def _latencies_of_groups(groups: dict[str, Any], unit: str) -> dict[str, list[st
         "count": [f"{figures['count']:,}" for _, _, figures in rows],
         **{name: [amount(figures[name], unit) for _, _, figures in rows] for name in FIGURES},
     }
-
-
-def _latencies_of_groups(groups: dict[str, Any], unit: str) -> Table:
-    """A line for each latency of each group."""
-    from batchlab.cli.large import FIGURES, NAMES, amount
-
-    title = "ms" if unit == "ns" else f"in {unit}s"
-    table = plain_table("group", title, "count", *FIGURES, numeric=("count", *FIGURES))
-    for name, found in groups.items():
-        for key in OF_GROUPS:
-            figures = found["latency"][key]
-            cells = (amount(figures[f], unit) for f in FIGURES)
-            table.add_row(name if key == OF_GROUPS[0] else "", NAMES[key], f"{figures['count']:,}", *cells)
-    return table
 
 
 def _objectives(objectives: list[dict[str, Any]], unit: str) -> Table:

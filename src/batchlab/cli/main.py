@@ -18,8 +18,8 @@ from batchlab.cli.learn import learn
 from batchlab.cli.published import published
 from batchlab.cli.report import report
 from batchlab.cli.run import run
-from batchlab.cli.show import show
 from batchlab.cli.serve import serve
+from batchlab.cli.show import show
 from batchlab.cli.sweep import sweep
 from batchlab.cli.tune import tune
 from batchlab.cli.validate import validate
