@@ -20,10 +20,10 @@ class TokenIdentity:
 class Request:
     """One request. Lengths in tokens, times in the clock's unit; a lower priority number is more urgent.
 
-    output: the true output length, which no policy sees. max_tokens: the limit that the policy sees. deadline: the
+    output: the true output length, which no policy sees; 0 where a recording does not say it. max_tokens: the limit that the policy sees. deadline: the
     client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
     the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
-    group: the class it belongs to, if there are several.
+    group: the class it belongs to, if there are several. blocks: in a recording, names of the prompt's full KV blocks.
     """
 
     id: str
@@ -37,6 +37,7 @@ class Request:
     sent: int | None = None
     tokens: TokenIdentity | None = None
     group: str | None = None
+    blocks: tuple[str, ...] | None = None
 
 
 class KnownRequest(NamedTuple):

@@ -79,6 +79,7 @@ class Explainer:
         self._pass_time(moment, state, found)
         for trouble in self.troubles:
             trouble.look(moment, state, found)
+        state.drop(line, late=True)
         self._deliver(line, state)
         for id in line.completed:
             state.finish(state.find(id, "active", "waiting"), "completed", line.end)
