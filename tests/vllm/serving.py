@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -91,7 +91,11 @@ def environment(**more: str) -> Iterator[None]:
 
 @contextmanager
 def engine(
-    model: Path, trace: Path | None = None, scheduler: str | None = RECORDING, policy: str | None = None, **settings: Any
+    model: Path,
+    trace: Path | None = None,
+    scheduler: str | None = RECORDING,
+    policy: str | None = None,
+    **settings: Any,
 ) -> Iterator[Any]:
     """An LLMEngine in this process, driven by add_request and step. policy: what BATCHLAB_POLICY is to say."""
     from vllm.engine.arg_utils import EngineArgs
@@ -138,14 +142,10 @@ class Server:
         """As Ctrl-C would; what is left after some seconds is killed."""
         if self.process.poll() is None:
             os.killpg(self.pid, signal.SIGINT)
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=patience)
-            except subprocess.TimeoutExpired:
-                pass
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # its group, even where the leader is gone
-        except ProcessLookupError:
-            pass
         self.process.wait(timeout=20)
 
 

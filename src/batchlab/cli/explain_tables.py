@@ -120,7 +120,11 @@ def print_request(found: Explanation, life: Life) -> None:
     result = (
         life.state if life.reason is None or life.state in ("completed", "active") else f"{life.state}: {life.reason}"
     )
-    figures = [f"prompt {request.prompt:,}", f"output {request.output or life.emitted:,}", f"priority {request.priority}"]
+    figures = [
+        f"prompt {request.prompt:,}",
+        f"output {request.output or life.emitted:,}",
+        f"priority {request.priority}",
+    ]
     figures.append(f"arrived {_at(request.arrival, unit)}")
     figures.append(one_line(result))
     for name, time in (("TTFT", life.ttft), ("E2E", life.e2el)):

@@ -24,7 +24,13 @@ def verify(trace: str, summary: str | None, as_json: bool) -> None:
     report = verify_trace(trace, summary)
     if as_json:
         violations = [dataclasses.asdict(violation) for violation in report.violations]
-        document = {"trace": trace, "ok": report.ok, "note": report.note, "stopped": report.stopped, "violations": violations}
+        document = {
+            "trace": trace,
+            "ok": report.ok,
+            "note": report.note,
+            "stopped": report.stopped,
+            "violations": violations,
+        }
         print(json.dumps(document, indent=1, ensure_ascii=False))
     else:
         for violation in report.violations:

@@ -20,10 +20,11 @@ class TokenIdentity:
 class Request:
     """One request. Lengths in tokens, times in the clock's unit; a lower priority number is more urgent.
 
-    output: the true output length, which no policy sees; 0 where a recording does not say it. max_tokens: the limit that the policy sees. deadline: the
-    client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
-    the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
-    group: the class it belongs to, if there are several. blocks: in a recording, names of the prompt's full KV blocks.
+    output: the true output length, which no policy sees; 0 where a recording does not say it. max_tokens: the limit
+    that the policy sees. deadline: the client wants the last token within this time after the arrival. cancel_at: the
+    client gives up at this time. sent: the client's own time stamp where it differs from the arrival at the scheduler.
+    tokens: their identity, if known. group: the class it belongs to, if there are several. blocks: in a recording,
+    names of the prompt's full KV blocks.
     """
 
     id: str

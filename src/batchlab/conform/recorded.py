@@ -45,7 +45,9 @@ def run_recording(path: str | os.PathLike[str]) -> tuple[str, Difference | None]
 def _events(path: str | os.PathLike[str]) -> Iterator[Event]:
     for _, event in read_events(path):
         if isinstance(event, Header) and event.recorded is None:
-            raise InputError(path, "line 1", None, "a recording of an engine expected, but its header has no `recorded`")
+            raise InputError(
+                path, "line 1", None, "a recording of an engine expected, but its header has no `recorded`"
+            )
         yield event
 
 
@@ -84,7 +86,8 @@ class _Replay:
         self._requests: dict[str, tuple[int, Request]] = {}  # those that have not come
         self._positions = count()
         self._policy = construct(policy_class, own, "settings")
-        self._limits = Limits(**header.limits)
+        limits: dict[str, Any] = dict(header.limits)
+        self._limits = Limits(**limits)
         self._known = known
         self._core = Core(self._limits, getattr(self._policy, "queue_key", None), header.steps_in_flight)
         self._door = policies.on_arrival(self._policy)

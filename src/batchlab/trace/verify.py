@@ -61,7 +61,8 @@ class _Run:
         except BadLine as error:
             self._findings.line = error.line
             if error.truncated and self._is_recording():
-                return self._cut(error.line)
+                self._cut(error.line)
+                return None
             value = "" if error.value is None else f"{shorten(error.value)}: "
             self._findings.add("format", value + str(error.expected))
             if not error.truncated:
@@ -70,7 +71,8 @@ class _Run:
             broken = error.line
         self._findings.line = None
         if self._termination is None and self._is_recording():
-            return self._cut(None)
+            self._cut(None)
+            return None
         if self._termination is None or broken is not None:
             self._findings.add("complete", "no end line: the run was killed, or the file was cut")
             return None

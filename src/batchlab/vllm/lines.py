@@ -107,7 +107,8 @@ def request_line(request: Any, arrival: int, epoch: int, caching: bool) -> dict[
 
 def sent(request: Any, epoch: int) -> int:
     """vLLM's time stamp of a request, in ns after `epoch`. Stamps that differ stay different."""
-    seconds, part = divmod(request.arrival_time, 1)
+    stamp: float = request.arrival_time
+    seconds, part = divmod(stamp, 1)
     return int(seconds) * SECOND + round(part * SECOND) - epoch
 
 

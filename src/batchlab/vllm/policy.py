@@ -49,7 +49,7 @@ class Governor(Recorder):
         self._open_door = policies.open_door(policy, self._limits, Core(self._limits).batch)
         self._refused: list[Any] = []
         self._victim: tuple[Any, int] | None = None
-        by_priority = self.policy == SchedulingPolicy.PRIORITY  # type: ignore[has-type]
+        by_priority = self.policy == SchedulingPolicy.PRIORITY
         key = getattr(policy, "queue_key", None)
         if key is not None and key is not priority_key:  # which is vLLM's own
             self.waiting = KeyQueue(lambda request: self._seqs[request.request_id], key, in_front=not by_priority)
@@ -66,8 +66,8 @@ class Governor(Recorder):
         if name in self.requests:  # type: ignore[attr-defined]  # a session goes on
             super().add_request(request)
             return
-        self._arrival = self.clock.now()
-        reason = self._meet(request)
+        self._arrival = arrival = self.clock.now()
+        reason = self._meet(request, arrival)
         super().add_request(request)
         if reason is not None:
             self.finish_requests(name, RequestStatus.FINISHED_ABORTED)
@@ -98,18 +98,18 @@ class Governor(Recorder):
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
         if self._victim is not None:
-            chosen, chosen.priority = self._victim
-            self._victim = None
+            victim, own_priority = self._victim
+            victim.priority, self._victim = own_priority, None
         super()._preempt_request(request, *args, **kwargs)
 
     # The door
 
-    def _meet(self, request: Any) -> str | None:
+    def _meet(self, request: Any, arrival: int) -> str | None:
         """Make the policy's view of a newcomer. Returns what it is refused for, if it is."""
         seq = Sequence(
             next(self._positions),
             request.request_id,
-            self._arrival,
+            arrival,
             request.num_prompt_tokens,
             request.max_tokens,
             request.priority,

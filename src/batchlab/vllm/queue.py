@@ -18,9 +18,7 @@ class KeyQueue(RequestQueue):
     in_front: whether a preempted request comes back before all others; else to the place of its key.
     """
 
-    def __init__(
-        self, seq_of: Callable[[Any], Sequence], key: Callable[[Sequence], Any], in_front: bool
-    ) -> None:
+    def __init__(self, seq_of: Callable[[Any], Sequence], key: Callable[[Sequence], Any], in_front: bool) -> None:
         self._seq_of = seq_of
         self._key = key
         self._in_front = in_front

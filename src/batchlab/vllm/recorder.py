@@ -167,7 +167,7 @@ class Notes:
 
     def begins(self) -> int:
         """A step is about to be planned. Returns the time."""
-        start = self._now()
+        start: int = self._now()
         if self._open is not None:  # planned, and nothing was delivered since: the first of several in flight
             self._open.line["delivers"] = None
             self._close(self._open, start)
@@ -227,7 +227,7 @@ class Notes:
         return scheduled, brings
 
     def lands(self, output: Any) -> tuple[Step, list[Any]]:
-        """The tokens of a step are about to come out: who gets one, before anybody ends. Returns what `landed` needs."""
+        """The tokens of a step are about to come out: who gets one. Returns what `landed` needs."""
         step = self._flying.pop(id(output))
         under_way = self._open
         if under_way is None:  # nothing was planned since the last delivery: everybody had ended
@@ -338,7 +338,7 @@ class Recording(Recorder):
 
 
 class RecordingScheduler(Recording, Scheduler):
-    """For `--scheduler-cls batchlab.vllm.RecordingScheduler`: vLLM's own scheduler, the asynchronous one if that is on."""
+    """For `--scheduler-cls batchlab.vllm.RecordingScheduler`: vLLM's own, the asynchronous one if that is on."""
 
     def __new__(cls, vllm_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """The class that goes with the engine's way of scheduling."""
