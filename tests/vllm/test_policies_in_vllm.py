@@ -10,7 +10,8 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 from batchlab.conform.recorded import run_recording
 from batchlab.core.sequence import Sequence
-from batchlab.errors import InputError
+from batchlab.errors import BatchlabError, InputError
+from batchlab.trace.verify import verify
 from batchlab.vllm.carry import carry
 from batchlab.vllm.queue import KeyQueue
 
@@ -55,7 +56,7 @@ def test_victims(model: Path, trace: Path, rule: str) -> None:
     assert difference is not None, "vLLM's own rule would have chosen the same victims"
 
 
-def test_a_door_and_an_error_in_it(model: Path, trace: Path, tmp_path: Path) -> None:
+def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
     (tmp_path / "door.py").write_text(
         "from batchlab.policies.vllm import Vllm\n\n\n"
         "class Door(Vllm):\n"
@@ -71,11 +72,36 @@ def test_a_door_and_an_error_in_it(model: Path, trace: Path, tmp_path: Path) -> 
     )
     policy = f"{tmp_path / 'door.py'}:Door most=3"
     with serving.engine(model, trace, serving.POLICY, policy) as engine:
-        reasons = drive(engine, requests=80, seed=8, aborts=0.1)
-    detail = holds(trace)
-    refused = count(trace, '"reason":"busy"')
-    assert refused >= 5 and f"{refused} rejected" in detail
-    assert sum(reason == "error" for reason in reasons.values()) == refused
+        reasons = drive(engine, requests=60, seed=8)
+        refused = count(trace, '"reason":"busy"')
+        assert refused >= 5
+        assert sum(reason == "error" for reason in reasons.values()) == refused
+        drive(engine, requests=40, seed=9, aborts=0.15)
+    assert f"{count(trace, '"reason":"busy"')} rejected" in holds(trace)
+
+
+def test_an_error_in_a_policy_refuses_the_request_and_the_engine_goes_on(
+    model: Path, trace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Urgent(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.queue_key = lambda seq: 1000 // (seq.prompt_tokens % 3)\n"
+    )
+    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Urgent") as engine:
+        reasons = drive(engine, requests=30, seed=10)
+    report = verify(trace)
+    assert report.ok, report.violations[0]
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    thirds = {line["id"] for line in lines if line["type"] == "request" and line["prompt"] % 3 == 0}
+    refused = [entry for line in lines for entry in line.get("rejected", ())]
+    assert {entry["id"] for entry in refused} == thirds and thirds
+    assert refused[0]["reason"].endswith(":Urgent: ZeroDivisionError: integer division or modulo by zero")
+    assert sum(reason == "error" for reason in reasons.values()) == len(thirds) < len(reasons) == 30
+    with pytest.raises(BatchlabError, match="Urgent: iteration .*ZeroDivisionError"):
+        run_recording(trace)
 
 
 def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from batchlab.core.limits import Limits
 from batchlab.core.scheduler import Core
 from batchlab.core.sequence import Sequence
 from batchlab.core.step import Delivery, Step
-from batchlab.errors import InputError
+from batchlab.errors import BatchlabError, InputError
 from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
 from batchlab.explain.source import read_events
 from batchlab.metrics.fold import Summary
@@ -36,10 +36,21 @@ def run_recording(path: str | os.PathLike[str]) -> tuple[str, Difference | None]
         elif isinstance(event, Request) and replay is not None:
             replay.add(event)
         elif isinstance(event, Iteration) and replay is not None:
-            found = replay.iteration(event)
+            found = _step(replay, event)
             if found is not None:
                 return "", found
     return known.detail, None
+
+
+def _step(replay: _Replay, event: Iteration) -> Difference | None:
+    """One iteration; whatever a policy of one's own raises becomes one line."""
+    try:
+        return replay.iteration(event)
+    except BatchlabError:
+        raise
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}"
+        raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {detail}") from error
 
 
 def _events(path: str | os.PathLike[str]) -> Iterator[Event]:
@@ -61,9 +72,9 @@ class _Known:
         for event in _events(path):
             try:
                 summary(event)
-            except KeyError as error:
-                expected = "no request before has this id; batchlab verify says what is wrong"
-                raise InputError(path, f"iteration {iterations}", error.args[0], expected) from error
+            except (KeyError, ValueError) as error:  # an id that nobody has, a seat that nobody holds
+                expected = "contradicts the lines before it; batchlab verify says what is wrong"
+                raise InputError(path, f"iteration {iterations}", None, expected) from error
             if isinstance(event, Request) and event.blocks is not None:
                 self.blocks[event.id] = list(event.blocks)
             elif isinstance(event, Iteration):
@@ -81,6 +92,7 @@ class _Replay:
     """Our core and policy, driven by the lines of the recording."""
 
     def __init__(self, header: Header, known: _Known) -> None:
+        self.engine = header.engine
         policy_class = policies.find(header.engine)
         own = {name: header.settings[name] for name in parameters(policy_class) if name in header.settings}
         self._requests: dict[str, tuple[int, Request]] = {}  # those that have not come
