@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli import main
+from batchlab.cli.main import cli
 from batchlab.conform.cases import case_files
 from batchlab.conform.recorded import run_recording
 from batchlab.errors import InputError
@@ -119,6 +119,7 @@ def test_a_client_that_leaves_while_the_step_is_under_way(tmp_path: Path) -> Non
     header |= {"settings": {}, "limits": {"max_num_seqs": 2, "max_num_batched_tokens": 16, "max_queue": None, **kv}}
     header |= {"clock": {"unit": "ns", "cost": {"model": "recorded"}, "idle": "jump"}, "max_iterations": None}
     header |= {"max_tokens_rule": "given", "source": {"name": None, "sha256": None, "requests": None}}
+    header |= {"deadlines": "keep", "retry": None, "steps_in_flight": 1}
     header |= {"recorded": RECORDED, "queue": {"order": "arrival", "aging": None, "shed": False}}
     request: Line = {"type": "request", "arrival": 1, "prompt": 4, "max_tokens": 9, "priority": 0}
     line: Line = {"type": "iteration", "iteration": 0, "start": 10, "end": 20, "arrived": ["A", "B"], "rejected": []}
@@ -176,12 +177,12 @@ def test_conform_takes_recordings_beside_cases(tmp_path: Path) -> None:
     wrong[0]["limits"]["max_num_seqs"] = 1
     write(folder / "wrong.jsonl", wrong)
     assert [path.name for path in case_files([folder])] == ["true.jsonl", "wrong.jsonl"]
-    result = CliRunner().invoke(main, ["conform", str(folder)])
+    result = CliRunner().invoke(cli, ["conform", str(folder)])
     assert result.exit_code == 1
     true, other, _ = result.stdout.splitlines()
     assert true.startswith("true: pass (") and other.startswith("wrong: FAIL iteration ")
-    verified = CliRunner().invoke(main, ["verify", str(folder / "true.jsonl"), "--json"])
+    verified = CliRunner().invoke(cli, ["verify", str(folder / "true.jsonl"), "--json"])
     assert json.loads(verified.stdout)["ok"] is True and verified.exit_code == 0
     (folder / "true.jsonl").write_text(json.dumps({**lines[0], "engine": "vlm"}) + "\n")
-    unknown = CliRunner().invoke(main, ["conform", str(folder / "true.jsonl")])
-    assert unknown.exit_code == 2 and "did you mean 'vllm'" in unknown.stderr
+    with pytest.raises(InputError, match="did you mean 'vllm'"):
+        run_recording(folder / "true.jsonl")
