@@ -9,7 +9,6 @@ from driving import count, drive, holds
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 
 from batchlab.conform.recorded import run_recording
-from batchlab.core.sequence import Sequence
 from batchlab.errors import BatchlabError, InputError
 from batchlab.trace.verify import verify
 from batchlab.vllm.carry import carry
@@ -138,11 +137,11 @@ class Waiting:
     """As much of a request as a queue looks at."""
 
     def __init__(self, position: int) -> None:
-        self.seq = Sequence(position, f"r{position}", 0, 1, 1)
+        self.position = position
         self.num_preemptions = 0
 
     def __repr__(self) -> str:
-        return f"r{self.seq.position}"
+        return f"r{self.position}"
 
 
 def test_without_a_key_the_queue_is_vllms_own() -> None:
@@ -150,7 +149,7 @@ def test_without_a_key_the_queue_is_vllms_own() -> None:
     import random
 
     rng = random.Random(7)
-    mine = KeyQueue(lambda request: request.seq, lambda seq: 0, in_front=True)
+    mine = KeyQueue(lambda request: (1, 0, request.position), in_front=True)
     theirs = FCFSRequestQueue()
     out: list[Waiting] = []
     for position in range(300):

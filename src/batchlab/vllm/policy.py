@@ -44,6 +44,7 @@ class Governor(Recorder):
         self._carried: Carried = carry(os.environ.get(POLICY), lines.settings_of(self), limits)
         policy = self._carried.policy
         self._seqs: dict[str, Sequence] = {}
+        self._keys: dict[str, tuple[int, Any]] = {}
         self._positions = count()
         self._limits = Limits(**{**limits, "enable_prefix_caching": False})
         self._open_door = policies.open_door(policy, self._limits, Core(self._limits).batch)
@@ -52,7 +53,7 @@ class Governor(Recorder):
         by_priority = self.policy == SchedulingPolicy.PRIORITY
         key = getattr(policy, "queue_key", None)
         if key is not None and key is not priority_key:  # which is vLLM's own
-            self.waiting = KeyQueue(lambda request: self._seqs[request.request_id], key, in_front=not by_priority)
+            self.waiting = KeyQueue(self._place, in_front=not by_priority)
         if policy._victim is not RULES["priority" if by_priority else "last-admitted"]:
             self._choose_victims()
         path = os.environ.get(TRACE)
@@ -94,6 +95,7 @@ class Governor(Recorder):
         there = self.requests  # type: ignore[attr-defined]
         if len(self._seqs) > 2 * len(there) + 64:
             self._seqs = {name: seq for name, seq in self._seqs.items() if name in there}
+            self._keys = {name: key for name, key in self._keys.items() if name in there}
         return outputs
 
     def _preempt_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
@@ -127,7 +129,7 @@ class Governor(Recorder):
     def _ask_door(self, seq: Sequence) -> str | None:
         key = getattr(self._carried.policy, "queue_key", None)
         if key is not None:
-            key(seq)
+            self._keys[seq.id] = (1, key(seq))
         bounds = self._open_door
         if bounds is not None and seq.prompt_tokens <= bounds[0] and seq.max_tokens <= bounds[1]:
             return None
@@ -139,6 +141,11 @@ class Governor(Recorder):
         if seq.at_the_door:
             raise PolicyError("on_arrival left the newcomer at the door: enqueue or reject it")
         return str(batch.rejected[0][1]) if seq.ended else None
+
+    def _place(self, request: Any) -> tuple[int, Any, int]:
+        """Where a request stands in the queue; one whose key could not be told leaves at once, and stands last."""
+        name = request.request_id
+        return *self._keys.get(name, (2, 0)), self._seqs[name].position
 
     def _mirror(self, now: int) -> Core:
         """Our core in the engine's state, for a policy to look at."""

@@ -9,33 +9,30 @@ from typing import Any
 
 from vllm.v1.core.sched.request_queue import RequestQueue
 
-from batchlab.core.sequence import Sequence
-
 
 class KeyQueue(RequestQueue):
     """Ordered by a key that is fixed while a request waits, equals by coming, as our own core's queue.
 
-    in_front: whether a preempted request comes back before all others; else to the place of its key.
+    place: (1 or more, key, position) of a request, where the position tells equals apart. in_front: whether a preempted
+    request comes back before all others; else to its place.
     """
 
-    def __init__(self, seq_of: Callable[[Any], Sequence], key: Callable[[Sequence], Any], in_front: bool) -> None:
-        self._seq_of = seq_of
-        self._key = key
+    def __init__(self, place: Callable[[Any], tuple[int, Any, int]], in_front: bool) -> None:
+        self._place = place
         self._in_front = in_front
-        self._order: list[tuple[Any, ...]] = []  # (0, -n, position) for those put in front, (1, key, position)
-        self._places: dict[int, tuple[Any, ...]] = {}
+        self._order: list[tuple[int, Any, int]] = []  # (0, -n, position) for those put in front
+        self._places: dict[int, tuple[int, Any, int]] = {}
         self._requests: dict[int, Any] = {}
         self._fronts = count(1)
 
     def add_request(self, request: Any) -> None:
         """To the place of its key."""
-        seq = self._seq_of(request)
-        self._insert(request, (1, self._key(seq), seq.position))
+        self._insert(request, self._place(request))
 
     def prepend_request(self, request: Any) -> None:
         """It comes back after a preemption."""
         if self._in_front:
-            self._insert(request, (0, -next(self._fronts), self._seq_of(request).position))
+            self._insert(request, (0, -next(self._fronts), self._place(request)[2]))
         else:
             self.add_request(request)
 
@@ -64,7 +61,7 @@ class KeyQueue(RequestQueue):
     def remove_requests(self, requests: Iterable[Any]) -> None:
         """Take out those of them that are here."""
         for request in requests:
-            position = self._seq_of(request).position
+            position = self._place(request)[2]
             if self._requests.pop(position, None) is not None:
                 del self._order[bisect_left(self._order, self._places.pop(position))]
 
@@ -77,7 +74,7 @@ class KeyQueue(RequestQueue):
     def __iter__(self) -> Iterator[Any]:
         return iter([self._requests[entry[2]] for entry in self._order])
 
-    def _insert(self, request: Any, entry: tuple[Any, ...]) -> None:
+    def _insert(self, request: Any, entry: tuple[int, Any, int]) -> None:
         insort(self._order, entry)
         self._places[entry[2]] = entry
         self._requests[entry[2]] = request
