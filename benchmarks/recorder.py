@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "vllm"))
 import serving
 
 STEPS = 400
-ROUNDS = 5
+ROUNDS = 3
 PROMPT = 64
 
 

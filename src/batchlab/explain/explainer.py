@@ -227,7 +227,7 @@ class Explainer:
 
 
 def merge_facts(facts: dict[str, Any], more: dict[str, Any]) -> None:
-    """Into those of one span those of the next. Tokens add up; of the queue the first numbers stand; of others the last."""
+    """Into one span's facts the next one's. Tokens add up; of the queue the first numbers stand; of others the last."""
     if "ahead" in facts:
         more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead"), "waiting": facts["waiting"]}
     if "tokens" in facts:

@@ -44,11 +44,12 @@ def limits_of(scheduler: Any) -> dict[str, Any]:
     }
 
 
-def unrecordable(scheduler: Any) -> str | None:
-    """What this engine does that the trace has no place for; None if it can be recorded."""
+def obstacle(scheduler: Any) -> str | None:
+    """What this engine does that a trace, or our policy, has no place for; None if all has one."""
     config = scheduler.vllm_config
     groups = len(scheduler.kv_cache_config.kv_cache_groups)
     found = {
+        "asynchronous scheduling: give --no-async-scheduling": scheduler.scheduler_config.async_scheduling,
         "speculative decoding": config.speculative_config is not None,
         f"{groups} groups of KV blocks, where one is expected": groups != 1,
         "a KV connector": scheduler.connector is not None,
@@ -76,7 +77,7 @@ def header(
         "queue": queue,
         "deadlines": "keep",
         "retry": None,
-        "steps_in_flight": 2 if scheduler.scheduler_config.async_scheduling else 1,
+        "steps_in_flight": 1,
         "batching": "iteration",
         "holds": "computed",
         "max_iterations": None,

@@ -7,7 +7,6 @@ import os
 from itertools import count
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
@@ -31,8 +30,10 @@ FIRST_IN_LINE = float("inf")
 log = logging.getLogger("vllm.batchlab")
 
 
-class Governor(Recorder):
-    """Puts a policy in the place of the scheduler's own choices; records too, if BATCHLAB_TRACE names a file.
+class PolicyScheduler(Recorder, Scheduler):
+    """For `--scheduler-cls batchlab.vllm.PolicyScheduler`: vLLM's scheduler with the choices of BATCHLAB_POLICY.
+
+    Records too, if BATCHLAB_TRACE names a file.
 
     Each request has a Sequence, which is what the policy sees of it. Whatever a policy raises about a newcomer refuses
     that one, and is logged: an engine that serves others goes on.
@@ -64,7 +65,7 @@ class Governor(Recorder):
     def add_request(self, request: Any) -> None:
         """The policy's door, and the place that its order gives."""
         name = request.request_id
-        if name in self.requests:  # type: ignore[attr-defined]  # a session goes on
+        if name in self.requests:  # a session goes on
             super().add_request(request)
             return
         self._arrival = arrival = self.clock.now()
@@ -80,7 +81,7 @@ class Governor(Recorder):
         """As vLLM does; who comes back after a preemption prefills its output too."""
         output = super().schedule(*args, **kwargs)
         for name in output.scheduled_cached_reqs.resumed_req_ids:
-            self._seqs[name].prefill_target = self.requests[name].num_tokens  # type: ignore[attr-defined]
+            self._seqs[name].prefill_target = self.requests[name].num_tokens
         return output
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -92,7 +93,7 @@ class Governor(Recorder):
                 EngineCoreOutput(request_id=request.request_id, new_token_ids=[], finish_reason=FinishReason.ERROR)
             )
         self._refused = []
-        there = self.requests  # type: ignore[attr-defined]
+        there = self.requests
         if len(self._seqs) > 2 * len(there) + 64:
             self._seqs = {name: seq for name, seq in self._seqs.items() if name in there}
             self._keys = {name: key for name, key in self._keys.items() if name in there}
@@ -150,7 +151,7 @@ class Governor(Recorder):
     def _mirror(self, now: int) -> Core:
         """Our core in the engine's state, for a policy to look at."""
         core = Core(self._limits)
-        for request in self.running:  # type: ignore[attr-defined]
+        for request in self.running:
             seq = self._seen(request)
             seq.running, seq.waiting = True, False
             core.running.append(seq)
@@ -159,7 +160,7 @@ class Governor(Recorder):
             seq.running, seq.waiting = False, True
             core.waiting.append(seq)
         assert core.kv is not None
-        core.kv.free = self.kv_cache_manager.block_pool.get_num_free_blocks()  # type: ignore[attr-defined]
+        core.kv.free = self.kv_cache_manager.block_pool.get_num_free_blocks()
         core.begin(now)
         return core
 
@@ -175,13 +176,13 @@ class Governor(Recorder):
     def _choose_victims(self) -> None:
         """When a running request finds no block, vLLM preempts the least urgent by priority: make that the rule's."""
         self.policy = SchedulingPolicy.PRIORITY  # chooses victims only: the queue is made already
-        manager = self.kv_cache_manager  # type: ignore[attr-defined]
+        manager = self.kv_cache_manager
         allocate = manager.allocate_slots
 
         def allocate_slots(request: Any, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
             if blocks is None and request.status == RequestStatus.RUNNING:
-                running = self.running  # type: ignore[attr-defined]
+                running = self.running
                 seqs = [self._seen(other) for other in running]
                 victim = running[seqs.index(self._carried.policy._victim(seqs))]
                 self._victim = victim, victim.priority
@@ -189,17 +190,3 @@ class Governor(Recorder):
             return blocks
 
         manager.allocate_slots = allocate_slots
-
-
-class PolicyScheduler(Governor, Scheduler):
-    """For `--scheduler-cls batchlab.vllm.PolicyScheduler`: vLLM's scheduler with the choices of BATCHLAB_POLICY."""
-
-    def __new__(cls, vllm_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The class that goes with the engine's way of scheduling."""
-        if cls is PolicyScheduler and vllm_config.scheduler_config.async_scheduling:
-            return AsyncPolicyScheduler(vllm_config, *args, **kwargs)
-        return super().__new__(cls)
-
-
-class AsyncPolicyScheduler(Governor, AsyncScheduler):
-    """The same where steps overlap."""

@@ -6,7 +6,6 @@ import os
 import time
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
@@ -46,21 +45,22 @@ class Step:
 class Recorder:
     """Stands before a vLLM scheduler's class and takes notes of each call; all decisions are the scheduler's.
 
-    A step's lines are written when its tokens are out. Memory holds what belongs to the requests that are there.
+    A step's lines are written when its tokens are out. An engine whose steps have no place in a trace is refused.
+    Memory holds what belongs to the requests that are there.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        obstacle = lines.obstacle(self)
+        if obstacle is not None:
+            raise ValueError(f"batchlab does not go with {obstacle}")
         self.clock = Clock()
         self._notes: Notes | None = None
         self._arrival: int | None = None
         """When the request that is being added came, where a class in front of this one has asked the clock."""
 
     def record(self, path: str, engine: str, settings: dict[str, Any], order: str) -> None:
-        """Begin to record to `path` as a run of the policy `engine`. Raises ValueError for what has no place in one."""
-        obstacle = lines.unrecordable(self)
-        if obstacle is not None:
-            raise ValueError(f"batchlab cannot record an engine with {obstacle}")
+        """Begin to record to `path` as a run of the policy `engine`."""
         self._notes = Notes(self, TraceFile(path), engine, settings, order)
 
     def add_request(self, request: Any) -> None:
@@ -85,7 +85,7 @@ class Recorder:
         """Note the plan."""
         if self._notes is None:
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        start = self._notes.begins()
+        start = self.clock.now()
         output = super().schedule(*args, **kwargs)  # type: ignore[misc]
         self._notes.planned(start, output)
         return output
@@ -94,7 +94,7 @@ class Recorder:
         """Note whose tokens come out, and who ends."""
         if self._notes is None:
             return super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        landing = self._notes.lands(scheduler_output)
+        landing = self._notes.lands()
         outputs = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
         self._notes.landed(landing, outputs)
         return outputs
@@ -116,7 +116,6 @@ class Notes:
         self._budget = scheduler.max_num_scheduled_tokens
         self._caching = bool(scheduler.cache_config.enable_prefix_caching)
         self._place = "key" if scheduler.scheduler_config.policy == "priority" else "front"
-        self._async = bool(scheduler.scheduler_config.async_scheduling)
         self._pool = scheduler.kv_cache_manager.block_pool
         self._new: list[dict[str, Any]] = []  # lines of requests that no iteration has named
         self._arrived: list[str] = []
@@ -125,8 +124,7 @@ class Notes:
         self._preempted: list[dict[str, Any]] = []
         self._decoding: set[str] = set()
         self._hashed: dict[str, int] = {}  # of each request, how many of its blocks have a name in the file
-        self._open: Step | None = None
-        self._flying: dict[int, Step] = {}  # by vLLM's own object for the step
+        self._step: Step | None = None
         self._count = 0
         recorded = {"epoch": scheduler.clock.epoch, "monotonic": scheduler.clock.zero}
         file.write([lines.header(scheduler, engine, settings, order, recorded)])
@@ -165,14 +163,6 @@ class Notes:
         self._preempted.append(entry)
         self._decoding.discard(name)
 
-    def begins(self) -> int:
-        """A step is about to be planned. Returns the time."""
-        start: int = self._now()
-        if self._open is not None:  # planned, and nothing was delivered since: the first of several in flight
-            self._open.line["delivers"] = None
-            self._close(self._open, start)
-        return start
-
     def planned(self, start: int, output: Any) -> None:
         """vLLM has planned a step."""
         scheduler = self._scheduler
@@ -204,9 +194,9 @@ class Notes:
         }
         if self._dropped:
             line["dropped"] = self._dropped
-        self._open = self._flying[id(output)] = Step(line, brings)
+        self._step = Step(line, brings)
         if self._arrived or self._preempted or self._dropped:
-            self._open.told = True
+            self._step.told = True
             self._arrived, self._rejected, self._preempted, self._dropped = [], [], [], []
 
     def _entries(self, output: Any) -> tuple[list[tuple[str, str, int]], list[tuple[Any, bool]]]:
@@ -226,16 +216,11 @@ class Notes:
                 brings.append((request, True))
         return scheduled, brings
 
-    def lands(self, output: Any) -> tuple[Step, list[Any]]:
-        """The tokens of a step are about to come out: who gets one. Returns what `landed` needs."""
-        step = self._flying.pop(id(output))
-        under_way = self._open
-        if under_way is None:  # nothing was planned since the last delivery: everybody had ended
-            under_way = self._drain()
-        line = under_way.line
-        if step is not under_way:
-            line["delivers"] = step.line["iteration"] if step.line["scheduled"] else None
-            under_way.told = under_way.told or bool(step.line["scheduled"])
+    def lands(self) -> tuple[Step, list[Any]]:
+        """The tokens of the step are about to come out: who gets one. Returns what `landed` needs."""
+        step, self._step = self._step, None
+        assert step is not None, "vLLM plans a step before it delivers one"
+        line = step.line
         done: list[str] = []
         first: list[str] = []
         discarded: list[str] = []
@@ -255,8 +240,7 @@ class Notes:
     def landed(self, landing: tuple[Step, list[Any]], outputs: Any) -> None:
         """The tokens are out."""
         step, running = landing
-        assert self._open is not None
-        line = self._open.line
+        line = step.line
         finished = {
             output.request_id: None
             for client in outputs.values()
@@ -274,7 +258,7 @@ class Notes:
             self._name_blocks(step, line)
         for name in completed:
             self._forget(name)
-        self._close(self._open, self._now())
+        self._close(step, self._now())
 
     def _name_blocks(self, step: Step, line: dict[str, Any]) -> None:
         filled = []
@@ -290,30 +274,18 @@ class Notes:
     def _close(self, step: Step, end: int) -> None:
         """Write a step's line, after those of the requests that it names for the first time."""
         scheduler, line = self._scheduler, step.line
-        self._open = None
         if self._dropped:  # while the step was under way
             line["dropped"] = [*line.get("dropped", ()), *self._dropped]
             self._dropped, step.told = [], True
         if not step.told:
             return
         line["end"] = end
-        for field in ("prefill_done", "first_token", "completed"):
-            line.setdefault(field, [])
         line["queue"] = _listed(scheduler.waiting)
         line["active"] = _listed(scheduler.running)
         line["kv"]["free_after"] = self._pool.get_num_free_blocks()
         self.file.write([*self._new, line])
         self._new = []
         self._count += 1
-
-    def _drain(self) -> Step:
-        """A line of its own for a delivery without a plan."""
-        now, free = self._now(), self._pool.get_num_free_blocks()
-        line: dict[str, Any] = {"type": "iteration", "iteration": self._count, "start": now, "end": now}
-        line |= {name: [] for name in ("arrived", "rejected", "preempted", "admitted", "scheduled", "cached")}
-        line |= {"unused": self._budget, "idle": "drain", "kv": {"free": free, "free_after": free, "moved": 0}}
-        self._open = Step(line, [])
-        return self._open
 
     def _forget(self, name: str) -> None:
         self._decoding.discard(name)
@@ -325,8 +297,8 @@ def _listed(requests: Any) -> list[str] | int:
     return [request.request_id for request in requests] if count <= LIST_LIMIT else count
 
 
-class Recording(Recorder):
-    """A scheduler of vLLM as it is, recorded to the file that BATCHLAB_TRACE names."""
+class RecordingScheduler(Recorder, Scheduler):
+    """For `--scheduler-cls batchlab.vllm.RecordingScheduler`: vLLM's own, recorded to the file of BATCHLAB_TRACE."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -335,17 +307,3 @@ class Recording(Recorder):
             raise ValueError(f"batchlab records to the file that {TRACE} names, and it names none")
         settings = lines.settings_of(self)
         self.record(path, "vllm", settings, "policy" if settings["scheduling_policy"] == "priority" else "arrival")
-
-
-class RecordingScheduler(Recording, Scheduler):
-    """For `--scheduler-cls batchlab.vllm.RecordingScheduler`: vLLM's own, the asynchronous one if that is on."""
-
-    def __new__(cls, vllm_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """The class that goes with the engine's way of scheduling."""
-        if cls is RecordingScheduler and vllm_config.scheduler_config.async_scheduling:
-            return AsyncRecordingScheduler(vllm_config, *args, **kwargs)
-        return super().__new__(cls)
-
-
-class AsyncRecordingScheduler(Recording, AsyncScheduler):
-    """The same where steps overlap."""
