@@ -203,7 +203,7 @@ def joined(spans: list[Span], say: Callable[[Span], str], unit: str) -> list[tup
                 text += f"; then {len(alike) - 1:,} more such"
         gaps = sum(span.facts.get("gaps", 0) for span in alike)
         if gaps:
-            text += f"; {duration(gaps, unit)} between iterations"
+            text += f"; {duration(gaps, unit)} in gaps"
         rows.append((replace(row, end=last.end, last=last.last), text))
     return rows
 
