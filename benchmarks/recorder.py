@@ -4,8 +4,8 @@
     PYTHONPATH=src .venv-vllm/bin/python benchmarks/recorder.py
 
 vLLM's scheduler is driven without a model, in turn as it is and recorded, at several numbers of requests. A step's
-cost is the median over its steps; the recorder's own is the difference of the quickest rounds, which other programs have
-disturbed least. Beside it stands a step of a tiny model.
+cost is the median over its steps; the recorder's own is the difference of the quickest rounds, which other programs
+have disturbed least. Beside it stands a step of a tiny model.
 """
 
 import os
