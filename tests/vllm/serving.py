@@ -38,6 +38,7 @@ SETTINGS: dict[str, Any] = {
 """Of the engine, where a test does not say otherwise: by vLLM's own names. Small enough that requests get in each
 other's way."""
 WORDS = 2000
+SOURCES = str(Path(__file__).parents[2] / "src")
 
 
 def make_model(folder: Path, hidden: int = 64, layers: int = 2) -> Path:
@@ -178,7 +179,7 @@ def server(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **ENVIRONMENT, **more},
+            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": SOURCES, **more},
             start_new_session=True,
             preexec_fn=None if cores is None else lambda: os.sched_setaffinity(0, cores),
         )

