@@ -65,3 +65,16 @@ def test_a_server_its_clients_and_its_sudden_death(model: Path, trace: Path) -> 
     line = data.count(b"\n")
     assert report.ok and report.note is not None and report.note.startswith(f"line {line} is cut off and left out; 1 ")
     holds(trace)
+
+
+def test_whom_a_policys_door_refuses_is_told_so_over_http(model: Path, trace: Path) -> None:
+    with serving.server(model, trace, serving.POLICY, "vllm max_num_queued_reqs=0") as server:
+        for stream, status in ((False, 500), (True, 200)):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+            body = {"model": server.model, "prompt": [5] * 20, "max_tokens": 5, "stream": stream}
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            assert answer.status == status
+            assert b"InternalServerError" in answer.read()
+            connection.close()
+    assert holds(trace).endswith("2 rejected")
