@@ -4,7 +4,7 @@ The fields are those of docs/trace-format.md, where each is defined.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from batchlab.clients.request import Request
@@ -32,6 +32,7 @@ class Header:
     steps_in_flight: int
     batching: str = "iteration"
     holds: str = "computed"
+    recorded: dict[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +51,11 @@ class Dropped:
     id: str
     result: str
     reason: str
+    at: int | None = None
+
+    def late(self, start: int) -> bool:
+        """Whether it ended while the iteration that starts then was under way, after the plan."""
+        return self.at is not None and self.at > start
 
 
 @dataclass(slots=True)
@@ -88,6 +94,7 @@ class Iteration:
     note: str | None = None
     kv: dict[str, int] | None = None
     padding: int = 0
+    filled: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def queue_length(self) -> int:

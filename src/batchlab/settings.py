@@ -1,6 +1,7 @@
 """Checking settings against what takes them: one model a section, one clear line an error."""
 
 import inspect
+import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -55,6 +56,23 @@ def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
         signature = inspect.signature(callable_.__init__)
     found = list(signature.parameters.values())[1:]
     return {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
+    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError, which names the option."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals or not key or not value.strip():
+        raise InputError(option, None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
+    try:
+        parsed = tomllib.loads(f"value = {value}")
+    except RecursionError as error:
+        raise InputError(option, key, None, "nested too deeply") from error
+    except ValueError:
+        parsed = {"value": value.strip()}
+    if len(parsed) != 1:
+        raise InputError(option, None, text, "must be one SECTION.KEY=VALUE")
+    return key, parsed["value"]
 
 
 def construct(callable_: Any, settings: Mapping[str, Any], section: str) -> Any:

@@ -58,7 +58,7 @@ def explain(trace: str, request: str | None, scenario: str | None, workload: str
         print_request(found, life)
         if proof is not None:
             print_proof(proof)
-    if not found.complete:
+    if not found.complete and found.header.recorded is None:
         note(f"{trace} has no end line: the run was killed, or the file was cut; this is what it says up to there")
     if proof is not None and not proof.proven:
         sys.exit(1)

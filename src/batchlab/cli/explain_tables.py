@@ -10,6 +10,7 @@ from rich.text import Text
 
 from batchlab.cli.tables import MOST_ROWS, console, plain_table, say
 from batchlab.errors import one_line
+from batchlab.explain.explainer import merge_facts
 from batchlab.explain.explanation import Explanation, Group, by_reason
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
@@ -120,7 +121,11 @@ def print_request(found: Explanation, life: Life) -> None:
     result = (
         life.state if life.reason is None or life.state in ("completed", "active") else f"{life.state}: {life.reason}"
     )
-    figures = [f"prompt {request.prompt:,}", f"output {request.output:,}", f"priority {request.priority}"]
+    figures = [
+        f"prompt {request.prompt:,}",
+        f"output {request.output or life.emitted:,}",
+        f"priority {request.priority}",
+    ]
     figures.append(f"arrived {_at(request.arrival, unit)}")
     figures.append(one_line(result))
     for name, time in (("TTFT", life.ttft), ("E2E", life.e2el)):
@@ -142,7 +147,7 @@ def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> Non
     scale, mark, digits = (10**6, " (ms)", 3) if unit == "ns" else (1, "", 0)
     numeric = (f"at{mark}", f"time{mark}", "iterations")
     table = plain_table(*numeric, "reason", "what the trace says", numeric=numeric)
-    rows = joined(life.spans or [], lambda span: detail(span, life, found.state.lives))
+    rows = joined(bridged(life.spans or []), lambda span: detail(span, life, found.state.lives), unit)
     for span, text in rows[:MOST_ROWS]:
         numbers = "" if span.first is None else f"{span.first:,}"
         if span.last != span.first:
@@ -159,7 +164,33 @@ def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> Non
         out.print(f"... and {len(rows) - MOST_ROWS:,} more spans; --json lists all of them")
 
 
-def joined(spans: list[Span], say: Callable[[Span], str]) -> list[tuple[Span, str]]:
+def bridged(spans: list[Span]) -> list[Span]:
+    """Without the gaps between two iterations where the next one goes on in the same way: a real engine has many."""
+    found: list[Span] = []
+    for span in spans:
+        gap = found[-1] if found and found[-1].reason is Reason.BETWEEN else None
+        before = found[-2] if gap is not None and len(found) > 1 else None
+        if gap is None or before is None or not _goes_on(before, span):
+            found.append(span)
+            continue
+        found.pop()
+        gaps = gap.end - gap.start
+        if before.reason is span.reason:
+            facts = dict(before.facts)
+            merge_facts(facts, span.facts)
+            facts["gaps"] = before.facts.get("gaps", 0) + gaps
+            found[-1] = replace(before, end=span.end, last=span.last, facts=facts)
+        else:
+            found.append(replace(span, facts={**span.facts, "gaps": gaps}))
+    return found
+
+
+def _goes_on(before: Span, span: Span) -> bool:
+    alike = before.reason is span.reason or {before.reason, span.reason} <= set(DECODES)
+    return alike and before.who == span.who and before.last is not None and span.first == before.last + 1
+
+
+def joined(spans: list[Span], say: Callable[[Span], str], unit: str) -> list[tuple[Span, str]]:
     """Rows with their texts. What differs only in who is named is one row; so is decoding, beside prefill or not."""
     rows: list[tuple[Span, str]] = []
     for alike in _alike(spans):
@@ -170,6 +201,9 @@ def joined(spans: list[Span], say: Callable[[Span], str]) -> list[tuple[Span, st
             row, text = first, say(first)
             if len(alike) > 1:
                 text += f"; then {len(alike) - 1:,} more such"
+        gaps = sum(span.facts.get("gaps", 0) for span in alike)
+        if gaps:
+            text += f"; {duration(gaps, unit)} in gaps"
         rows.append((replace(row, end=last.end, last=last.last), text))
     return rows
 

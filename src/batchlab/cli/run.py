@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_of
 from batchlab.scenario import Scenario, cost_of, load, override
 from batchlab.settings import MOST_TOKENS
+from batchlab.settings import parse_setting as parse_setting  # other commands have it from here
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
@@ -196,23 +196,6 @@ def cost_remarks(run: Run) -> list[str]:
     """What the run's cost model has to say after it, such as steps outside the range that it was measured in."""
     remarks = getattr(run.cost, "remarks", None)
     return [] if remarks is None else list(remarks())
-
-
-def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
-    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError, which names the option."""
-    key, equals, value = text.partition("=")
-    key = key.strip()
-    if not equals or not key or not value.strip():
-        raise InputError(option, None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
-    try:
-        parsed = tomllib.loads(f"value = {value}")
-    except RecursionError as error:
-        raise InputError(option, key, None, "nested too deeply") from error
-    except ValueError:
-        parsed = {"value": value.strip()}
-    if len(parsed) != 1:
-        raise InputError(option, None, text, "must be one SECTION.KEY=VALUE")
-    return key, parsed["value"]
 
 
 @dataclass

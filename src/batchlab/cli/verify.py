@@ -24,12 +24,20 @@ def verify(trace: str, summary: str | None, as_json: bool) -> None:
     report = verify_trace(trace, summary)
     if as_json:
         violations = [dataclasses.asdict(violation) for violation in report.violations]
-        document = {"trace": trace, "ok": report.ok, "stopped": report.stopped, "violations": violations}
+        document = {
+            "trace": trace,
+            "ok": report.ok,
+            "note": report.note,
+            "stopped": report.stopped,
+            "violations": violations,
+        }
         print_json(document)
     else:
         for violation in report.violations:
             print(one_line(str(violation)))
         verdict = "every rule holds" if report.ok else f"{len(report.violations)} violations"
+        if report.note is not None:
+            verdict += f" ({report.note})"
         if report.stopped is not None:
             verdict += f"; {report.stopped}"
         print(one_line(f"{trace}: {report.iterations} iterations, {report.requests} requests: {verdict}"))

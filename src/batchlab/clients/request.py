@@ -20,11 +20,12 @@ class TokenIdentity:
 class Request:
     """One request. Lengths in tokens, times in the clock's unit; a lower priority number is more urgent.
 
-    output: the true output length, which no policy sees. max_tokens: the limit that the policy sees. deadline: the
-    client wants the last token within this time after the arrival. cancel_at: the client gives up at this time. sent:
-    the client's own time stamp where it differs from the arrival at the scheduler. tokens: their identity, if known.
-    group: the class it belongs to, if there are several. after, think_time: it is a turn of a session, sent so long
-    after the last token of the request of that id; its arrival follows from that, and is not known before.
+    output: the true output length, which no policy sees; 0 where a recording does not say it. max_tokens: the limit
+    that the policy sees. deadline: the client wants the last token within this time after the arrival. cancel_at: the
+    client gives up at this time. sent: the client's own time stamp where it differs from the arrival at the scheduler.
+    tokens: their identity, if known. group: the class it belongs to, if there are several. after, think_time: it is a
+    turn of a session, sent so long after the last token of the request of that id; its arrival follows from that, and
+    is not known before. blocks: in a recording, names of the prompt's full KV blocks.
     """
 
     id: str
@@ -40,6 +41,7 @@ class Request:
     group: str | None = None
     after: str | None = None
     think_time: int | None = None
+    blocks: tuple[str, ...] | None = None
 
 
 class KnownRequest(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchlab.conform import decode_first, three_modes, vllm
 from batchlab.conform.compare import Difference
+from batchlab.conform.recorded import run_recording
 from batchlab.errors import InputError
 
 
@@ -24,9 +25,10 @@ class CaseResult:
 
 def conform(path: str | os.PathLike[str]) -> CaseResult:
     """Run our policy on a recorded case and compare every iteration. Raises InputError if the file is no case."""
-    case = read_case(path)
+    recording = is_trace(path)
+    case = {} if recording else read_case(path)
     try:
-        detail, difference = _shape(case)(case)
+        detail, difference = run_recording(path) if recording else _shape(case)(case)
     except InputError as error:
         error.file = error.file or str(path)
         raise
@@ -34,14 +36,24 @@ def conform(path: str | os.PathLike[str]) -> CaseResult:
 
 
 def case_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """The files named, and the *.json files of folders named, sorted by name within each folder."""
+    """The files named, and the *.json and *.jsonl files of folders named, sorted by name within each folder."""
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
+        inside = sorted(p for p in path.glob("*.json*") if p.suffix in (".json", ".jsonl")) if path.is_dir() else [path]
         if not inside:
-            raise InputError(path, None, None, "no .json file in this folder")
+            raise InputError(path, None, None, "no .json or .jsonl file in this folder")
         found += inside
     return found
+
+
+def is_trace(path: str | os.PathLike[str]) -> bool:
+    """Whether the file's first line is the header of a trace."""
+    try:
+        with open(path, "rb") as file:
+            first = json.loads(file.readline(1 << 20))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(first, dict) and first.get("type") == "header"
 
 
 def is_vllm(case: dict[str, Any]) -> bool:

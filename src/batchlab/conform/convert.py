@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batchlab.conform.cases import is_vllm, read_case
+from batchlab.conform.cases import is_trace, is_vllm, read_case
 from batchlab.conform.vllm import scenario_run
 from batchlab.errors import InputError
 from batchlab.events import End
@@ -45,6 +45,8 @@ def convert(case: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 def write_trace(path: str | os.PathLike[str], folder: str | os.PathLike[str]) -> Path | None:
     """Convert a recorded vLLM case into FOLDER/NAME.jsonl. Returns that path, None for a case of another kind."""
+    if is_trace(path):  # it is one already
+        return None
     case = read_case(path)
     if not is_vllm(case):
         return None

@@ -79,6 +79,7 @@ class Explainer:
         self._pass_time(moment, state, found)
         for trouble in self.troubles:
             trouble.look(moment, state, found)
+        state.drop(line, late=True)
         self._deliver(line, state)
         for id in line.completed:
             state.finish(state.find(id, "active", "waiting"), "completed", line.end)
@@ -220,13 +221,13 @@ class Explainer:
         last = life.spans[-1] if life.spans else None
         if last is not None and last.reason is reason and last.who == who and last.end == start:
             last.end, last.last = end, iteration
-            _merge(last.facts, facts)
+            merge_facts(last.facts, facts)
         else:
             life.spans.append(Span(reason, start, end, iteration, iteration, who, dict(facts)))
 
 
-def _merge(facts: dict[str, Any], more: dict[str, Any]) -> None:
-    """Tokens add up; of the queue the first numbers stand; of others the last."""
+def merge_facts(facts: dict[str, Any], more: dict[str, Any]) -> None:
+    """Into one span's facts the next one's. Tokens add up; of the queue the first numbers stand; of others the last."""
     if "ahead" in facts:
         more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead"), "waiting": facts["waiting"]}
     if "tokens" in facts:

@@ -123,7 +123,7 @@ class Explanation:
             "arrival": request.arrival,
             "priority": request.priority,
             "prompt": request.prompt,
-            "output": request.output,
+            "output": request.output or life.emitted,
             "result": life.state,
             "reason": life.reason,
             "attempts": life.attempts,

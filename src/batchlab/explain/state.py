@@ -101,10 +101,15 @@ class State:
                 self._end(life, "rejected", line.start)
             else:
                 life.state, life.out_since, life.again_at = "retrying", line.start, entry.retry_at
+        self.drop(line, late=False)
+
+    def drop(self, line: Iteration, late: bool) -> None:
+        """Those end that end at the line's start, or `late`: while it is under way, which counts whole."""
         for drop in line.dropped:
-            life = self.find(drop.id, "waiting", "active")
-            life.reason = drop.reason
-            self.finish(life, drop.result, line.start)
+            if drop.late(line.start) is late:
+                life = self.find(drop.id, "waiting", "active")
+                life.reason = drop.reason
+                self.finish(life, drop.result, line.end if late else line.start)
 
     def wait(self, reason: Reason, time: int, latest: int) -> None:
         """Time passes for all that wait and were not preempted; those who came before `latest` are overtaken."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -248,8 +249,15 @@ class Summary:
                 self._times[position[id]].append(end)
         unseated = 0
         for id in event.completed:
+            self._learn_output(position[id])
             unseated += tally.completed(position[id], event.iteration)
         tally.unseated(unseated)
+
+    def _learn_output(self, position: int) -> None:
+        """In a recording a request's output is known only when it has ended."""
+        request = self._told[position]
+        if not request.output:
+            self._told[position] = replace(request, output=self.tally.tokens[position])
 
     def _delivered(self, event: Iteration) -> list[tuple[str, str, int]]:
         """The batch whose tokens come out in this iteration: its own, unless several are in flight."""

@@ -79,18 +79,25 @@ class Clients:
             ledger.bad("retry", f"retry_at {given}, but {expected} expected {after}", request.id)
         return given
 
-    def drops(self, obj: dict[str, Any]) -> list[Known]:
-        """Those that end before their last token; whoever gave up and is not among them should be."""
+    def drops(self, obj: dict[str, Any], late: bool = False) -> list[Known]:
+        """Those that end before their last token; whoever gave up and is not among them should be.
+
+        late: only those that ended while the iteration was under way, else only the others.
+        """
         ledger, start, gone = self._ledger, obj["start"], []
         for entry in obj.get("dropped", ()):
+            if (entry.get("at", start) > start) is not late:
+                continue
             request = ledger.find(entry["id"], "dropped")
             if request is None:
                 continue
+            if "at" in entry and not ledger.terms.recorded:
+                ledger.bad("dropped", f"at {entry['at']}, but only a recording says when it was told", request.id)
             result = entry["result"]
             if not request.here:
                 ledger.bad("lifecycle", f"{result}, but it is {request.state}", request.id)
                 continue
-            time = self._limit(request, result)
+            time = self._at(entry, obj) if ledger.terms.recorded else self._limit(request, result)
             if result != "failed" and (time is None or time > start):
                 until = "never" if time is None else f"not before {time}"
                 ledger.bad("dropped", f"{result} at {start}, but {until} expected", request.id)
@@ -101,6 +108,14 @@ class Clients:
             if ledger.requests[name].here:
                 ledger.bad("dropped", f"goes on at {start}, but {result} since {time} expected", name)
         return gone
+
+    def _at(self, entry: dict[str, Any], obj: dict[str, Any]) -> int | None:
+        """In a recording: since when it is over, as the engine learned of it; no later than here."""
+        at = entry.get("at")
+        if at is not None and not self._ledger.time <= at <= obj["end"]:
+            told = f"told at {at}, but between {self._ledger.time} and {obj['end']} expected"
+            self._ledger.bad("dropped", told, entry["id"])
+        return None if at is None else min(at, obj["start"])
 
     def unseen(self) -> None:
         """At the end: whoever should have come by the last start has come."""

@@ -19,6 +19,10 @@ def request_fields(request: Request) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "priority": request.priority,
     }
+    if not request.output:
+        del fields["output"]
+    if request.blocks is not None:
+        fields["blocks"] = list(request.blocks)
     for name in ("deadline", "cancel_at", "sent", "group", "after", "think_time"):
         value = getattr(request, name)
         if value is not None:
@@ -52,6 +56,8 @@ def encode(event: Event) -> dict[str, Any]:
         "max_tokens_rule": event.max_tokens_rule,
         "source": event.source,
     }
+    if event.recorded is not None:
+        line["recorded"] = event.recorded
     if event.requests is not None:
         line["requests"] = [request_fields(request) for request in event.requests]
     return line
@@ -92,7 +98,10 @@ def _iteration(event: Iteration) -> dict[str, Any]:
         "idle": event.idle,
     }
     if event.dropped:
-        line["dropped"] = [{"id": d.id, "result": d.result, "reason": d.reason} for d in event.dropped]
+        line["dropped"] = [
+            {"id": d.id, "result": d.result, "reason": d.reason} | ({} if d.at is None else {"at": d.at})
+            for d in event.dropped
+        ]
     if event.delivers != event.iteration:
         line["delivers"] = event.delivers
     if event.discarded:
@@ -104,6 +113,8 @@ def _iteration(event: Iteration) -> dict[str, Any]:
     if event.kv is not None:
         line["kv"] = event.kv
         line["cached"] = event.cached
+    if event.filled:
+        line["filled"] = event.filled
     return line
 
 
@@ -117,13 +128,19 @@ def decode(line: dict[str, Any]) -> Event:
             fields["dropped"] = [Dropped(**entry) for entry in line.get("dropped", ())]
             fields["scheduled"] = [tuple(entry) for entry in line["scheduled"]]
             fields["cached"] = [tuple(entry) for entry in line.get("cached", ())]
+            fields["filled"] = [tuple(entry) for entry in line.get("filled", ())]
             fields["discarded"] = line.get("discarded", [])
             fields["delivers"] = line.get("delivers", line["iteration"])
             return Iteration(**fields)
         case "request":
-            return Request(**fields)
+            return _request(fields)
         case "end":
             return End(line["termination"], line["iterations"], line["time"])
         case _:
-            fields["requests"] = [Request(**entry) for entry in line["requests"]] if "requests" in line else None
+            fields["requests"] = [_request(entry) for entry in line["requests"]] if "requests" in line else None
             return Header(**fields)
+
+
+def _request(fields: dict[str, Any]) -> Request:
+    blocks = fields.get("blocks")
+    return Request(**{"output": 0, **fields, "blocks": None if blocks is None else tuple(blocks)})

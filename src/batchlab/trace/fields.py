@@ -159,6 +159,14 @@ def _cached_entry(path: str, value: Any, out: Problems) -> None:
     _integer(0)(f"{path}[1]", value[1], out)
 
 
+def _filled_entry(path: str, value: Any, out: Problems) -> None:
+    if not isinstance(value, list) or len(value) != 2:
+        out.append((path, f"{shorten(value)}: [id, block] expected"))
+        return
+    _text()(f"{path}[0]", value[0], out)
+    _text()(f"{path}[1]", value[1], out)
+
+
 def _boolean(path: str, value: Any, out: Problems) -> None:
     if type(value) is not bool:
         out.append((path, f"{shorten(value)}: true or false expected"))
@@ -179,7 +187,6 @@ _REQUEST: dict[str, Check] = {
     "id": _text(),
     "arrival": _integer(0),
     "prompt": _integer(1),
-    "output": _integer(1),
     "max_tokens": _integer(1),
     "priority": _integer(),
 }
@@ -191,6 +198,8 @@ _REQUEST_OPTIONS: dict[str, Check] = {
     "group": _text(),
     "after": _text(),
     "think_time": _integer(0),
+    "output": _integer(1),
+    "blocks": _list_of(_text()),
 }
 
 _QUEUE: dict[str, Check] = {
@@ -213,6 +222,7 @@ _HEADER_OPTIONS: dict[str, Check] = {
     "batching": _one_of("iteration", "request"),
     "holds": _one_of("computed", "prompt", "max"),
     "requests": _list_of(_record(_REQUEST, _REQUEST_OPTIONS)),
+    "recorded": _record({"epoch": _integer(), "monotonic": _integer()}),
 }
 
 _HEADER: dict[str, Check] = {
@@ -280,9 +290,12 @@ _ITERATION: dict[str, Check] = {
 
 _ITERATION_OPTIONS: dict[str, Check] = {
     "dropped": _list_of(
-        _record({"id": _text(), "result": _one_of("cancelled", "expired", "failed"), "reason": _text()})
+        _record(
+            {"id": _text(), "result": _one_of("cancelled", "expired", "failed"), "reason": _text()}, {"at": _integer(0)}
+        )
     ),
     "cached": _list_of(_cached_entry),
+    "filled": _list_of(_filled_entry),
     "delivers": _integer(0, null=True),
     "discarded": _ids(unique=False),
     "note": _text(),

@@ -87,10 +87,11 @@ class Flight:
         first = [token.request.id for token in emitting if token.request.emitted == 0]
         done = [token.request.id for token in emitting if token.phase == "prefill"]
         finished: dict[str, Known] = {}
+        last = set(obj["completed"])
         for request, _, _ in emitting:
             request.in_flight -= 1
             seated = request.state == "active"
-            request.emit(ledger.count, obj["end"])
+            request.emit(ledger.count, obj["end"], request.id in last)
             longest = ledger.terms.max_model_len
             if longest is not None and request.known > longest:
                 ledger.bad("model-len", f"{request.known} tokens, but max_model_len is {longest}", request.id)

@@ -50,11 +50,14 @@ class Ledger:
 
     def add_request(self, obj: dict[str, Any]) -> None:
         """A request becomes known."""
-        name, most, output = obj["id"], obj["max_tokens"], obj["output"]
+        name, most, output = obj["id"], obj["max_tokens"], obj.get("output")
         if name in self.requests:
             self.bad("request", "this id is given twice, each only once expected", name)
             return
-        if most < output:
+        if output is None:
+            if not self.terms.recorded:
+                self.bad("request", "output expected: only a recording may leave it open", name)
+        elif most < output:
             self.bad("request", f"max_tokens {most}, but at least output {output} expected", name)
         elif most != output and self.header["max_tokens_rule"] == "output":
             self.bad("request", f"max_tokens {most}, but max_tokens_rule says output {output}", name)

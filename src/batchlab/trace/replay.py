@@ -45,6 +45,7 @@ class Replay(Ledger):
         sampled = self._batches.take(obj)
         self._pool.check_plan(obj)
         self.flight.launch(obj, sampled)
+        self._late_drops(obj)
         self._clock(obj, self.flight.land(obj), late_start(obj["start"], self, self.time, was_idle, due))
         self._pool.check_end(obj)
         self._queue(obj)
@@ -77,6 +78,14 @@ class Replay(Ledger):
         came = [name for name in new if self.requests[name].state == "waiting" and name not in left]
         self.waiting.change(left, moved, came)
         self._bound(came, before, len(obj["preempted"]))
+
+    def _late_drops(self, obj: dict[str, Any]) -> None:
+        """Those that ended while the step was under way: nobody gets the token that it brings them."""
+        for request in self.clients.drops(obj, late=True):
+            self._pool.drop(request)
+            self.active.pop(request.id, None)
+            self.waiting.remove(request.id)
+            self.track(request)
 
     def _bound(self, came: list[str], before: int, preempted: int) -> None:
         """Whoever came and waits found a place: those who were there all the time and those who came left one.

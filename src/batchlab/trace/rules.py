@@ -8,7 +8,7 @@ MAX_VIOLATIONS = 100
 
 RULES: dict[str, str] = {
     "format": "every line is strict JSON with exactly the fields and types of the trace format, in its order",
-    "complete": "the file ends with its end line",
+    "complete": "the file ends with its end line, unless it is a recording",
     "request": "ids are unique, max_tokens is at least output and as max_tokens_rule says, none is missing",
     "numbering": "iterations are numbered 0, 1, 2, ...",
     "clock": "time never runs backwards, work takes what the cost says, idle time ends with the next arrival",
@@ -74,6 +74,8 @@ class Report:
     violations: list[Violation] = field(default_factory=list)
     iterations: int = 0
     requests: int = 0
+    note: str | None = None
+    """What is no fault, but to be known: a recording breaks off."""
     stopped: str | None = None
     """Why the rest of the file was not checked, if so."""
 

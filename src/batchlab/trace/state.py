@@ -24,6 +24,8 @@ class Known:
     max_tokens: int
     due: int
     """The output tokens after which it ends: `output`, or fewer where max_model_len cuts it."""
+    open_end: bool
+    """Whether its output is not known beforehand: it ends when it is said to, with `due` tokens at the latest."""
     prefill_target: int
     """Tokens that its prefill has to compute: the prompt, after a recompute also what it had emitted."""
     comes_at: int
@@ -117,8 +119,8 @@ class Known:
         self.dropped = 0
         return again
 
-    def emit(self, iteration: int, time: int) -> None:
-        """One output token appears."""
+    def emit(self, iteration: int, time: int, last: bool) -> None:
+        """One output token appears. last: whether it is said to be the last, which decides where the end is open."""
         self.emitted += 1
         if self.last_time is None:
             self.first_output, self.first_time = iteration, time
@@ -129,6 +131,8 @@ class Known:
         self.last_time = time
         if self.output_times is not None:
             self.output_times.append(time)
+        if self.open_end and last:
+            self.output = self.due = self.emitted
         if self.emitted == self.due:
             self.state, self.completed = "completed", iteration
 
@@ -143,10 +147,11 @@ def known_from(
         id=obj["id"],
         arrival=obj["arrival"],
         prompt=obj["prompt"],
-        output=obj["output"],
+        output=obj.get("output", 0),
         priority=obj["priority"],
         max_tokens=obj["max_tokens"],
-        due=terms.due_output(obj["prompt"], obj["output"]),
+        due=terms.due_output(obj["prompt"], obj.get("output", obj["max_tokens"])),
+        open_end="output" not in obj,
         prefill_target=obj["prompt"],
         comes_at=obj["arrival"],
         cancel_at=obj.get("cancel_at"),

@@ -31,6 +31,8 @@ class Terms:
     depth: int
     """Steps in flight."""
     max_iterations: int | None
+    recorded: bool
+    """Whether a recorder inside a real engine wrote it: it learned of ends as they came, and has no end line."""
     tied: bool
     """Whether a batch is formed once and runs to its end."""
 
@@ -76,6 +78,7 @@ def terms_of(header: dict[str, Any]) -> Terms:
         retry=header.get("retry"),
         depth=header.get("steps_in_flight", 1),
         max_iterations=header["max_iterations"],
+        recorded="recorded" in header,
         tied=header.get("batching") == "request",
         holds=header.get("holds", "computed"),
     )

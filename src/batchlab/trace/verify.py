@@ -52,7 +52,7 @@ class _Run:
     def read(self, path: PathLike) -> str | None:
         """Check every line. Returns the termination, None if the trace could not be followed to its end."""
         lines = read_trace(path)
-        truncated = False
+        broken: int | None = None
         try:
             for obj in self._whole_lines(lines):
                 if not self._line(obj):
@@ -60,17 +60,34 @@ class _Run:
                     return None
         except BadLine as error:
             self._findings.line = error.line
+            if error.truncated and self._is_recording():
+                self._cut(error.line)
+                return None
             value = "" if error.value is None else f"{shorten(error.value)}: "
             self._findings.add("format", value + str(error.expected))
             if not error.truncated:
                 self._report.stopped = _stopped_at(error.line)
                 return None
-            truncated = True
+            broken = error.line
         self._findings.line = None
-        if self._termination is None or truncated:
+        if self._termination is None and self._is_recording():
+            self._cut(None)
+            return None
+        if self._termination is None or broken is not None:
             self._findings.add("complete", "no end line: the run was killed, or the file was cut")
             return None
         return self._termination
+
+    def _is_recording(self) -> bool:
+        return self.replay is not None and self.replay.terms.recorded
+
+    def _cut(self, line: int | None) -> None:
+        """A recording has no end: it goes on until its engine is gone, at worst within a line, which is left out."""
+        assert self.replay is not None
+        here = sum(request.here for request in self.replay.requests.values())
+        notes = [] if line is None else [f"line {line} is cut off and left out"]
+        notes += [f"{here} requests had not ended when the recording did"] if here else []
+        self._report.note = "; ".join(notes) or None
 
     def _whole_lines(self, lines: Iterator[tuple[int, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
         for number, obj in lines:

@@ -1,0 +1,188 @@
+"""Recordings, made here out of simulated traces: `conform` finds nothing in a true one and something in any other."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from batchlab.cli.main import cli
+from batchlab.conform.cases import case_files
+from batchlab.conform.recorded import run_recording
+from batchlab.errors import InputError
+from batchlab.explain import explain
+from batchlab.metrics.fold import Summary
+from batchlab.scenario import build
+from batchlab.simulate import simulate
+from batchlab.trace.encode import decode
+from batchlab.trace.verify import verify
+from batchlab.trace.write import TraceWriter
+
+RECORDED = {"epoch": 1_700_000_000_000_000_000, "monotonic": 5}
+Line = dict[str, Any]
+
+
+def simulated(path: Path, seed: int) -> list[Line]:
+    """The lines of a run of the policy vllm on a random load, as a recorder would have written them."""
+    rng = random.Random(seed)
+    requests: list[Line] = []
+    for number in range(rng.randint(5, 25)):
+        request: Line = {"id": f"r{number}", "arrival": rng.randrange(4000), "priority": rng.randrange(3)}
+        request |= {"prompt": rng.randint(1, 90), "output": rng.randint(1, 40)}
+        request["max_tokens"] = request["output"] + rng.choice((0, 9))
+        if rng.random() < 0.2:
+            request["cancel_at"] = request["arrival"] + rng.randrange(3000)
+        requests.append(request)
+    engine = {"policy": "vllm", "max_num_seqs": 6, "max_num_batched_tokens": 48, "num_gpu_blocks": 21, "block_size": 8}
+    engine |= {"max_model_len": 160, "scheduling_policy": rng.choice(("fcfs", "priority"))}
+    engine["long_prefill_token_threshold"] = rng.choice((0, 20))
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 40, "prefill_token": 2}
+    run = build({"engine": engine, "cost": cost, "workload": {"requests": requests}}).runs[0]
+    with open(path, "w") as file:
+        summary = Summary()
+        simulate(run, [summary, TraceWriter(file, summary)])
+    return as_recording([json.loads(line) for line in path.read_text().splitlines()])
+
+
+def as_recording(lines: list[Line]) -> list[Line]:
+    """As a recorder would have written it: requests as they come, without what only their end tells; no end line."""
+    header, *iterations, _ = lines
+    requests = {request["id"]: request for request in header.pop("requests")}
+    header |= {"recorded": RECORDED, "max_tokens_rule": "given", "source": {**header["source"], "requests": None}}
+    header["clock"]["cost"] = {"model": "recorded"}
+    found = [header]
+    for line in iterations:
+        for id in line["arrived"]:
+            found.append({"type": "request", **requests[id]})
+            del found[-1]["output"]
+            found[-1].pop("cancel_at", None)
+        for entry in line.get("dropped", ()):
+            entry["at"] = line["start"]
+        found.append(line)
+    return found
+
+
+def write(path: Path, lines: list[Line]) -> Path:
+    path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_true_recording_verifies_and_conforms_and_any_other_does_not(tmp_path: Path, seed: int) -> None:
+    lines = simulated(tmp_path / "simulated.jsonl", seed)
+    path = write(tmp_path / "recorded.jsonl", lines)
+    report = verify(path)
+    assert report.ok, report.violations[0]
+    detail, difference = run_recording(path)
+    assert difference is None, str(difference)
+    iterations = [line for line in lines if line["type"] == "iteration"]
+    assert detail.startswith(f"{len(iterations)} steps, ")
+    rng = random.Random(seed)
+    for field in ("scheduled", "admitted", "active", "kv"):
+        place = rng.choice([n for n, line in enumerate(lines) if line.get(field)])
+        changed = json.loads(json.dumps(lines))
+        at = changed[place]
+        if field == "scheduled":
+            at[field][0][2] += 1
+        elif field == "kv":
+            at[field]["free"] += 1
+        else:
+            at[field].pop()
+        try:
+            _, difference = run_recording(write(tmp_path / "changed.jsonl", changed))
+        except InputError:
+            continue  # it contradicts itself
+        assert difference is not None and difference.place.startswith("iteration ")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_recording_that_breaks_off_anywhere_is_read_up_to_there(tmp_path: Path, seed: int) -> None:
+    data = write(tmp_path / "whole.jsonl", simulated(tmp_path / "simulated.jsonl", seed)).read_bytes()
+    rng = random.Random(seed)
+    cut = tmp_path / "cut.jsonl"
+    for size in [data.index(b"\n") + 1, *(rng.randrange(data.index(b"\n") + 2, len(data)) for _ in range(12))]:
+        cut.write_bytes(data[:size])
+        whole = data[:size].count(b"\n")
+        report = verify(cut)
+        assert report.ok, report.violations[0]
+        assert data[:size].endswith(b"\n") or (report.note or "").startswith(f"line {whole + 1} is cut off")
+        assert run_recording(cut)[1] is None
+        assert explain(cut).end.iterations == report.iterations
+
+
+def test_a_client_that_leaves_while_the_step_is_under_way(tmp_path: Path) -> None:
+    """By hand: A and B are in one step, B's client leaves meanwhile; B's token goes to nobody, its block is free."""
+    kv = {"num_gpu_blocks": 4, "block_size": 8, "enable_prefix_caching": False, "max_model_len": 32}
+    header: Line = {"type": "header", "schema": 1, "batchlab": "0", "engine": "vllm", "rules": "vLLM 0.32.0"}
+    header |= {"settings": {}, "limits": {"max_num_seqs": 2, "max_num_batched_tokens": 16, "max_queue": None, **kv}}
+    header |= {"clock": {"unit": "ns", "cost": {"model": "recorded"}, "idle": "jump"}, "max_iterations": None}
+    header |= {"max_tokens_rule": "given", "source": {"name": None, "sha256": None, "requests": None}}
+    header |= {"deadlines": "keep", "retry": None, "steps_in_flight": 1}
+    header |= {"recorded": RECORDED, "queue": {"order": "arrival", "aging": None, "shed": False}}
+    request: Line = {"type": "request", "arrival": 1, "prompt": 4, "max_tokens": 9, "priority": 0}
+    line: Line = {"type": "iteration", "iteration": 0, "start": 10, "end": 20, "arrived": ["A", "B"], "rejected": []}
+    line |= {"preempted": [], "admitted": ["A", "B"], "scheduled": [["A", "prefill", 4], ["B", "prefill", 4]]}
+    line |= {"cached": [["A", 0], ["B", 0]], "kv": {"free": 2, "free_after": 3, "moved": 0}, "unused": 8}
+    line |= {"prefill_done": ["A"], "first_token": ["A"], "completed": [], "queue": [], "active": ["A"], "idle": None}
+    line |= {"discarded": ["B"]}
+    line["dropped"] = [{"id": "B", "result": "cancelled", "reason": "by its client", "at": 15}]
+    last = {**line, "iteration": 1, "start": 20, "end": 25, "arrived": [], "admitted": [], "cached": [], "unused": 15}
+    last |= {"scheduled": [["A", "decode", 1]], "prefill_done": [], "first_token": [], "completed": ["A"]}
+    last |= {"active": [], "kv": {"free": 3, "free_after": 4, "moved": 0}}
+    del last["dropped"], last["discarded"]
+    lines = [header, {**request, "id": "A"}, {**request, "id": "B"}, line, last]
+    path = write(tmp_path / "late.jsonl", lines)
+    assert verify(path).ok and verify(path).note is None
+    assert run_recording(path) == ("2 steps, 2 requests, 0 preemptions, 1 cancelled", None)
+    assert explain(path, ["B"]).life("B").end == 20
+    summary = Summary()
+    for entry in lines:
+        summary(decode(json.loads(json.dumps(entry))))
+    assert [(r.result, r.request.output, r.emitted) for r in summary.results] == [
+        ("completed", 2, 2),
+        ("cancelled", 0, 0),
+    ]
+
+    for change, rule in (
+        ({"discarded": []}, "discarded"),
+        ({"dropped": [{**line["dropped"][0], "at": 10}]}, "lifecycle"),
+        ({"dropped": [{**line["dropped"][0], "at": 21}]}, "dropped"),
+        ({"dropped": [{k: v for k, v in line["dropped"][0].items() if k != "at"}]}, "dropped"),
+        ({"kv": {"free": 2, "free_after": 2, "moved": 0}}, "kv"),
+        ({"active": ["A", "B"]}, "active"),
+        ({"first_token": ["A", "B"]}, "first-token"),
+    ):
+        broken = verify(write(tmp_path / "broken.jsonl", [*lines[:3], {**line, **change}, last]))
+        assert rule in {violation.rule for violation in broken.violations}, change
+    assert not verify(write(path, [header, *lines[1:4], {**last, "completed": []}, {**last, "iteration": 2}])).ok
+
+
+def test_what_only_a_recording_may_leave_open(tmp_path: Path) -> None:
+    lines = simulated(tmp_path / "simulated.jsonl", 1)
+    del lines[0]["recorded"]
+    report = verify(write(tmp_path / "not.jsonl", lines))
+    assert {"request", "complete"} <= {violation.rule for violation in report.violations}
+    with pytest.raises(InputError, match="a recording of an engine expected"):
+        run_recording(tmp_path / "not.jsonl")
+
+
+def test_conform_takes_recordings_beside_cases(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    lines = simulated(tmp_path / "simulated.jsonl", 2)
+    write(folder / "true.jsonl", lines)
+    wrong = json.loads(json.dumps(lines))
+    wrong[0]["limits"]["max_num_seqs"] = 1
+    write(folder / "wrong.jsonl", wrong)
+    assert [path.name for path in case_files([folder])] == ["true.jsonl", "wrong.jsonl"]
+    result = CliRunner().invoke(cli, ["conform", str(folder)])
+    assert result.exit_code == 1
+    true, other, _ = result.stdout.splitlines()
+    assert true.startswith("true: pass (") and other.startswith("wrong: FAIL iteration ")
+    verified = CliRunner().invoke(cli, ["verify", str(folder / "true.jsonl"), "--json"])
+    assert json.loads(verified.stdout)["ok"] is True and verified.exit_code == 0
+    (folder / "true.jsonl").write_text(json.dumps({**lines[0], "engine": "vlm"}) + "\n")
+    with pytest.raises(InputError, match="did you mean 'vllm'"):
+        run_recording(folder / "true.jsonl")

@@ -1,0 +1,173 @@
+"""A policy written for the simulator decides inside a real vLLM what it decides in the simulator."""
+
+import json
+from pathlib import Path
+
+import pytest
+import serving
+from driving import count, drive, holds
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue
+
+from batchlab.conform.recorded import run_recording
+from batchlab.errors import BatchlabError, InputError
+from batchlab.trace.verify import verify
+from batchlab.vllm.carry import carry
+from batchlab.vllm.queue import KeyQueue
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "shortest_first.py"
+ENGINE = {
+    "long_prefill_token_threshold": 0,
+    "long_prefill_token_threshold_adaptive": False,
+    "enable_chunked_prefill": True,
+    "watermark": 0.0,
+    "scheduler_reserve_full_isl": True,
+    "scheduling_policy": "fcfs",
+    "async_scheduling": False,
+}
+LIMITS = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "num_gpu_blocks": 40, "block_size": 32}
+
+
+def test_shortest_prompt_first_with_aging(model: Path, trace: Path) -> None:
+    policy = f"{EXAMPLE}:ShortestFirst tokens_per_second=200"
+    with serving.engine(model, trace, serving.POLICY, policy) as engine:
+        drive(engine, requests=100, seed=5, aborts=0.05)
+    holds(trace)
+    header, *lines = trace.read_text().splitlines()
+    assert json.loads(header)["settings"] == {"tokens_per_second": 200}
+    plain = json.loads(header) | {"engine": "vllm", "settings": {}}
+    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    _, difference = run_recording(trace)
+    assert difference is not None, "first come, first served would have done the same: the policy decided nothing"
+
+
+@pytest.mark.parametrize("rule", ["least-computed", "most-remaining"])
+def test_victims(model: Path, trace: Path, rule: str) -> None:
+    by_priority = {"scheduling_policy": "priority"} if rule == "most-remaining" else {}
+    with serving.engine(model, trace, serving.POLICY, f"vllm victim={rule}", **by_priority) as engine:
+        drive(engine, requests=60, seed=6, longest=120, ranks=3 if by_priority else 1)
+    holds(trace)
+    assert count(trace, '"mode":"recompute"') >= 5
+    header, *lines = trace.read_text().splitlines()
+    plain = json.loads(header)
+    plain["settings"]["victim"] = None
+    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    _, difference = run_recording(trace)
+    assert difference is not None, "vLLM's own rule would have chosen the same victims"
+
+
+def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "door.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Door(Vllm):\n"
+        "    def __init__(self, most: int = 4):\n"
+        "        super().__init__()\n"
+        "        self.most = most\n\n"
+        "    def on_arrival(self, seq, view, batch):\n"
+        "        busy = sum(other.remaining_work for other in view.running) > 900\n"
+        "        if len(view.waiting) >= self.most or busy:\n"
+        "            batch.reject(seq, 'busy')\n"
+        "        else:\n"
+        "            super().on_arrival(seq, view, batch)\n"
+    )
+    policy = f"{tmp_path / 'door.py'}:Door most=3"
+    with serving.engine(model, trace, serving.POLICY, policy) as engine:
+        reasons = drive(engine, requests=60, seed=8)
+        refused = count(trace, '"reason":"busy"')
+        assert refused >= 5
+        assert sum(reason == "error" for reason in reasons.values()) == refused
+        drive(engine, requests=40, seed=9, aborts=0.15)
+    refused = count(trace, '"reason":"busy"')
+    assert f"{refused} rejected" in holds(trace)
+
+
+def test_an_error_in_a_policy_refuses_the_request_and_the_engine_goes_on(
+    model: Path, trace: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Urgent(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.queue_key = lambda seq: 1000 // (seq.prompt_tokens % 3)\n"
+    )
+    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Urgent") as engine:
+        reasons = drive(engine, requests=30, seed=10)
+    report = verify(trace)
+    assert report.ok, report.violations[0]
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    thirds = {line["id"] for line in lines if line["type"] == "request" and line["prompt"] % 3 == 0}
+    refused = [entry for line in lines for entry in line.get("rejected", ())]
+    assert {entry["id"] for entry in refused} == thirds and thirds
+    assert refused[0]["reason"].endswith(":Urgent: ZeroDivisionError: integer division or modulo by zero")
+    assert sum(reason == "error" for reason in reasons.values()) == len(thirds) < len(reasons) == 30
+    with pytest.raises(BatchlabError, match=r"Urgent: iteration .*ZeroDivisionError"):
+        run_recording(trace)
+
+
+def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Plans(Vllm):\n"
+        "    def plan(self, view, batch):\n"
+        "        return super().plan(view, batch)\n\n\n"
+        "class Other(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(watermark=0.5)\n"
+    )
+    for text, said in (
+        (f"{tmp_path}/mine.py:Plans", "plan: plans its own batch|'plan': plans its own batch"),
+        ("sarathi", "plans its own batch"),
+        (f"{EXAMPLE.parent}/shortest_prompt_first.py:ShortestPromptFirst", "plans its own batch"),
+        (f"{tmp_path}/mine.py:Other", "watermark: 0.5: the policy sets what vLLM has as 0.0"),
+        ("vllm watermark=0.5", "give --watermark to vllm serve"),
+        ("vllm preemption_mode=keep", "vLLM can only recompute"),
+        ("vllm victim=youngest", "victim: 'youngest': must be|victim"),
+        ("vllm victm=priority", "did you mean 'victim'"),
+        ("vlm", "did you mean 'vllm'"),
+        ("nowhere.py:Mine", "no such file"),
+        ("", "must name a policy"),
+        (None, "must name a policy"),
+    ):
+        with pytest.raises(InputError, match=said):
+            carry(text, ENGINE, LIMITS)
+    assert carry("vllm victim=least-computed", ENGINE, LIMITS).settings["victim"] == "least-computed"
+
+
+class Waiting:
+    """As much of a request as a queue looks at."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+        self.num_preemptions = 0
+
+    def __repr__(self) -> str:
+        return f"r{self.position}"
+
+
+def test_without_a_key_the_queue_is_vllms_own() -> None:
+    """With equal keys, in any order of calls, it answers as vLLM's first come, first served does."""
+    import random
+
+    rng = random.Random(7)
+    mine = KeyQueue(lambda request: (1, 0, request.position), in_front=True)
+    theirs = FCFSRequestQueue()
+    out: list[Waiting] = []
+    for position in range(300):
+        request = Waiting(position)
+        mine.add_request(request)
+        theirs.add_request(request)
+        for _ in range(rng.randrange(3)):
+            if theirs and rng.random() < 0.6:
+                assert mine.peek_request() is theirs.peek_request()
+                out.append(theirs.pop_request())
+                assert mine.pop_request() is out[-1]
+            if out and rng.random() < 0.4:
+                back = out.pop(rng.randrange(len(out)))
+                back.num_preemptions += 1
+                mine.prepend_request(back)
+                theirs.prepend_request(back)
+            if theirs and rng.random() < 0.2:
+                gone = rng.choice(list(theirs))
+                mine.remove_requests([gone])
+                theirs.remove_requests([gone])
+        assert list(mine) == list(theirs) and len(mine) == len(theirs) and bool(mine) == bool(theirs)
