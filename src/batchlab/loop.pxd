@@ -29,8 +29,11 @@ cdef class Loop:
         taken=longlong,
     )
     cpdef _coast(self, long long arrival)
-    @cython.locals(core=Core, tally=Tally, step=Step, delivered=Step, delivery=Delivery, end=longlong)
+    @cython.locals(core=Core, tally=Tally, step=Step, arrived=bint, ended=longlong, moved=bint)
+    cpdef _quick_turn(self)
+    @cython.locals(core=Core, step=Step, delivered=Step, delivery=Delivery, end=longlong)
     cpdef _turn(self)
+    cpdef _watch(self, Step step, object arrived)
     @cython.locals(duration=longlong, time=longlong)
     cpdef long long _end_of(self, Step step) except? -1
     cpdef _arrivals(self)
@@ -39,5 +42,6 @@ cdef class Loop:
     cpdef Delivery _deliver(self, Step step)
     @cython.locals(delivers=bint, waits_until=longlong)
     cpdef _pass_time(self, Step step, Step delivered, long long end)
+    cpdef _refuse(self, Step step)
     @cython.locals(tally=Tally)
     cpdef _count(self, Step step, Step delivered, Delivery delivery)

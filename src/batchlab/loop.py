@@ -75,7 +75,8 @@ class Loop:
         self.coasts = False
         self.still = False  # whether the last turn admitted nobody, ended nobody and met nobody at the door
         self.ahead = Work()
-        if tally is not None and on_plan is None:
+        if tally is not None:
+            self.core.tell(tally)
             self._prepare(key)
         self.client: Any = None if self.load is not None else client_of(run)
 
@@ -120,12 +121,15 @@ class Loop:
                 self._coast(arrival)
                 if self.iterations >= self.limit or arrival <= self.now:
                     continue
-            self._turn()
+            if self.core.quick:
+                self._quick_turn()
+            else:
+                self._turn()
 
     def _next_arrival(self) -> int:
         """When the next request comes, `never` if none is known to come."""
         if self.load is not None:
-            return self.load.next_arrival() if self.load.sent < self.load.count else self.never
+            return self.load.due
         arrival = self.client.next_arrival
         return self.never if arrival is None else arrival
 
@@ -136,7 +140,7 @@ class Loop:
         """
         core, tally, work = self.core, self.tally, self.ahead
         steady = core.steady
-        if core.running.loose() or not (self.still or core.waiting.length() == 0):
+        if core.running.loose().count or not (self.still or core.waiting.length() == 0):
             return
         until = min(arrival, self.latest)
         if self.give_up:
@@ -159,13 +163,36 @@ class Loop:
         if self.now > self.latest:
             self._too_late(core.serial - 1)
 
-    def _turn(self) -> None:
-        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
+    def _quick_turn(self) -> None:
+        """Arrivals, cancellations, plan and delivery of a step that nobody looks at."""
         core, tally = self.core, self.tally
         core.batch._open(self.now)
-        arrived = self._quick_arrivals(self.load) if self.load is not None else self._arrivals()
+        arrived = False
+        if self.load is None:
+            arrived = bool(self._arrivals())
+        elif self.load.due <= self.now:
+            arrived = self._quick_arrivals(self.load)
         if self.give_up:
             self._cancellations()
+        step = core.plan(self.plan)
+        self._pass_time(step, step, self._end_of(step))
+        if step.rejected:
+            self._refuse(step)
+        ended = core.settle(step, self.now)
+        if self.budgeted:
+            tally.unused(1, core.batch._left)
+        tally.queued(core.waiting.length())
+        moved = arrived or ended or step.admitted.count or step.preempted or step.dropped
+        self.still = step.steady > 0 and not (step.prefill_tokens or moved)
+        if step.preempted:
+            self._watch(step, arrived)
+
+    def _turn(self) -> None:
+        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
+        core = self.core
+        core.batch._open(self.now)
+        arrived = self._arrivals()
+        self._cancellations()
         step = core.plan(self.plan)
         if self.on_plan is not None:
             self.on_plan(core, step)
@@ -174,21 +201,19 @@ class Loop:
         if self.depth > 1:
             self.in_flight.append((step, end))
             delivered, end = self.in_flight.popleft() if len(self.in_flight) >= self.depth else (None, self.now)
-        if step.steady:
-            tally.decoded(self.now + 1 if self.counted else max(self.now, end))
         delivery = self._deliver(delivered)
         self._pass_time(step, delivered, end)
-        if tally is not None:
+        if self.tally is not None:
             self._count(step, delivered, delivery)
         else:
             self._announce(step, arrived, delivered, delivery)
-        if core.quick:
-            core.fall_in()
-            moved = arrived or step.admitted or step.preempted or step.dropped or delivery.completed
-            self.still = step.steady > 0 and not (step.prefill_tokens or moved)
         if step.preempted:
-            pending = self._next_arrival() != self.never or self._next_give_up() is not None
-            self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
+            self._watch(step, arrived)
+
+    def _watch(self, step: Step, arrived: Any) -> None:
+        """After a preemption: whether the run still gets anywhere."""
+        pending = self._next_arrival() != self.never or self._next_give_up() is not None
+        self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
 
     def _end_of(self, step: Step) -> int:
         """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
@@ -217,13 +242,12 @@ class Loop:
     def _quick_arrivals(self, load: Load) -> bool:
         """Whether anybody comes. All stand in line but for those that the door has to look at."""
         first = load.sent
-        while load.sent < load.count and load.next_arrival() <= self.now:
+        while load.due <= self.now:
             start = load.sent
             if load.send(self.now, self.longest_prompt, self.most_tokens) > start:
                 self.core.waiting.pend(load, start, load.sent)
             else:
-                position = load.position(start)
-                load.sent += 1
+                position = load.skip()
                 r = self.run.requests[position]
                 self._arrive(r.arrival, position, r)
         return load.sent > first
@@ -307,13 +331,15 @@ class Loop:
     def _count(self, step: Step, delivered: Step | None, delivery: Delivery) -> None:
         """Take an iteration into the tally, where nobody else is told of it."""
         tally = self.tally
-        tally.seat(step)
-        for seq, reason in step.rejected:
-            tally.rejected(seq.position, reason, self._retry(seq, step.start) is not None)
+        self._refuse(step)
         tally.turn(step, delivered, delivery, self.now)
         if self.budgeted:
             tally.unused(1, self.core.batch._left)
         tally.queued(self.core.waiting.length())
+
+    def _refuse(self, step: Step) -> None:
+        for seq, reason in step.rejected:
+            self.tally.rejected(seq.position, reason, self._retry(seq, step.start) is not None)
 
     def _announce(self, step: Step, arrived: Any, delivered: Step | None, delivery: Delivery) -> None:
         rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]

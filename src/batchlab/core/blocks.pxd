@@ -4,6 +4,7 @@ from batchlab.core.sequence cimport Sequence
 cdef long long NO_LINK
 
 
+@cython.final
 cdef class CountedBlocks:
     cdef public long long num_blocks, block_size, free
     cpdef long long blocks_for(self, long long tokens)

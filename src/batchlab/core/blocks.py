@@ -2,8 +2,8 @@
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
+from batchlab.core.arrays import longer
 from batchlab.core.sequence import Sequence
 
 NO_LINK = -1  # where this is compiled, a C constant
@@ -217,16 +217,9 @@ class HashedBlocks:
         return chain[index]
 
     def _more_links(self) -> None:
-        self._oldest = _twice(self._oldest)
-        self._newest = _twice(self._newest)
-
-
-def _twice(column: Any) -> Any:
-    """The column with as many zeros behind it."""
-    found = array("q")
-    found.frombytes(memoryview(column).tobytes())
-    found.frombytes(bytes(8 * len(column)))
-    return found
+        as_many = array("q", bytes(8 * len(self._oldest)))
+        self._oldest = longer(self._oldest, as_many)
+        self._newest = longer(self._newest, as_many)
 
 
 class Tokens:

@@ -1,8 +1,12 @@
+cimport cython
+
+
 cdef class Pace:
     cdef public long long block_size, steps
     cdef public bint given
 
 
+@cython.freelist(512)
 cdef class Sequence:
     cdef public long long position, arrival, prompt_tokens, max_tokens, priority
     cdef public long long prefill_target, preemptions, sent, placeholders, swapped, registered

@@ -2,6 +2,7 @@ cimport cython
 from batchlab.core.sequence cimport Pace, Sequence
 
 
+@cython.final
 cdef class Steady(Pace):
     cdef public long long size, context
     cdef long long[::1] classes
