@@ -6,7 +6,6 @@ from batchlab.core.steady cimport Steady
 from batchlab.core.verbs cimport Verbs
 
 
-@cython.final
 cdef class Batch(Verbs):
     @cython.locals(seq=Sequence, loose=Line, place=longlong)
     cpdef decode_all(self)
@@ -18,7 +17,7 @@ cdef class Batch(Verbs):
     cpdef admit_waiting(self)
     @cython.locals(seq=Sequence, most=longlong)
     cpdef schedule_waiting(self, object chunk=*, bint whole=*, long long spare=*, bint for_all=*)
-    cpdef long long _capped(self, object chunk)
+    cpdef long long _capped(self, object chunk) except? -1
     @cython.locals(counted=CountedBlocks, cached=longlong, tokens=longlong, free=longlong, held=longlong)
     cpdef _serve(self, Sequence seq, long long most, bint whole, long long spare, bint for_all)
     @cython.locals(seq=Sequence, loose=Line, place=longlong)

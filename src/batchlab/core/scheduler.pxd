@@ -11,7 +11,6 @@ from batchlab.core.step cimport Delivery, Step
 from batchlab.core.tally cimport Tally
 
 
-@cython.final
 cdef class Core:
     cdef public object limits, view, kv
     cdef public Running running
@@ -39,7 +38,7 @@ cdef class Core:
         seq=Sequence, following=Sequence, batch=Batch, tally=Tally, script=Script, steady=Steady, entries=Line,
         place=longlong, position=longlong, ended=longlong, decodes=bint, joins=bint,
     )
-    cpdef long long settle(self, Step step, long long end)
+    cpdef long long settle(self, Step step, long long end) except? -1
     @cython.locals(counted=CountedBlocks)
     cpdef _end(self, Sequence seq, long long iteration)
     @cython.locals(seq=Sequence, batch=Batch, loose=Line, place=longlong, kept=longlong)
