@@ -152,7 +152,7 @@ def any_limits(rng: Random, sizes: Sizes, users: bool) -> Limits:
     if not users:
         if blocks is not None and cut is not None:
             blocks = max(blocks, -(-cut // block_size))  # else vllm does not start
-        caching = blocks is not None and rng.random() < 0.1
+        caching = blocks is not None and rng.random() < 0.25
         return Limits(seats, budget, None, False, blocks, block_size, caching, cut)
     return Limits(
         max_num_seqs=rng.choice([None, seats, seats, seats]),
@@ -161,6 +161,7 @@ def any_limits(rng: Random, sizes: Sizes, users: bool) -> Limits:
         shed=rng.random() < 0.3,
         num_gpu_blocks=blocks,
         block_size=block_size,
+        enable_prefix_caching=blocks is not None and rng.random() < 0.2,
         max_model_len=cut,
         track_blocks=blocks is not None and rng.random() < 0.05,
     )

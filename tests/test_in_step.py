@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from loads_in_step import any_run
 
 from batchlab.clients.columns import Columns, load_of
-from batchlab.clients.request import Request
+from batchlab.clients.request import Request, TokenIdentity
 from batchlab.core.histogram import ERROR, Histogram, bucket_of, middle_of
 from batchlab.core.limits import Limits
 from batchlab.core.queue import WaitingQueue
@@ -76,11 +76,22 @@ def test_the_loads_reach_what_they_are_for() -> None:
             met["preempted"] += found[0]["totals"]["preemptions"] > 0
             met["retried"] += found[0]["totals"]["retries"] > 0
             met["moved"] += found[0]["totals"]["moved_blocks"] > 0
+            met["cached"] += found[0]["totals"]["cached_tokens"] > 0
     met["in step"] = sum(loop.core.steady.steps > 20 for loop in loops)
     met["apart"] = sum(loop.core.batch.plain_steps > 0 for loop in loops)
     met["coasting"] = sum(loop.coasts for loop in loops)
     ends = {"completed", "rejected", "failed", "cancelled", "expired", "pending", "waiting", "active"}
-    more = {"all_terminal", "iteration_limit", "preempted", "retried", "moved", "in step", "apart", "coasting"}
+    more = {
+        "all_terminal",
+        "iteration_limit",
+        "preempted",
+        "retried",
+        "moved",
+        "cached",
+        "in step",
+        "apart",
+        "coasting",
+    }
     assert {name for name in ends | more if met[name] < 3} == set()
     assert met["StalledError"] + met["BatchlabError"] > 0
 
@@ -132,6 +143,24 @@ def test_vllm_goes_in_step_and_coasts() -> None:
     assert loop.core.kv.free == VLLM.num_gpu_blocks
 
 
+def test_with_a_prefix_cache_they_go_in_step_too() -> None:
+    """Those whose blocks have identity, and are found by others, while the pool is too small for all."""
+    rng = Random(4)
+    requests = []
+    for n in range(150):
+        shared, own = rng.choice([(1, 24), (2, 40)]), rng.randint(1, 20)
+        tokens = TokenIdentity(((shared[0], 0, shared[1]), (100 + n, 0, own)), 500 + n)
+        output = rng.randint(2, 60)
+        requests.append(Request(f"r{n}", n * 9000, shared[1] + own, output, output, tokens=tokens))
+    limits = Limits(8, 64, num_gpu_blocks=60, block_size=4, enable_prefix_caching=True)
+    loop, document = loop_of(Run(Vllm(), limits, NS, requests, inline=False))
+    plain = loop_of(Run(Vllm(), limits, NS, requests, inline=False), look)[1]
+    assert document == plain
+    assert loop.core.quick and loop.coasts and loop.core.steady.steps > 1000
+    assert document["totals"]["cached_tokens"] > 2000 and document["totals"]["preemptions"] > 0
+    assert loop.core.kv.free == limits.num_gpu_blocks
+
+
 class Counting(Vllm):
     """Keeps vllm's promise, and counts how often it is asked."""
 
@@ -169,7 +198,6 @@ def test_preemption_by_priority_takes_them_apart_and_they_fall_in_again() -> Non
         ("somebody looks", {"more": [look]}),
         ("the workload is written out", {"inline": True}),
         ("two steps in flight", {"policy": Vllm(async_scheduling=True)}),
-        ("blocks have identity", {"limits": Limits(4, 16, num_gpu_blocks=200, block_size=4, track_blocks=True)}),
     ],
 )
 def test_otherwise_it_is_the_plain_path(why: str, change: dict[str, Any]) -> None:

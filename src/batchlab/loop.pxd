@@ -13,7 +13,7 @@ cdef class Loop:
     cdef public object run, observers, on_plan, pulse, client, plan, door, in_flight, serials, sent, watch
     cdef public list stage_free, give_up
     cdef public long long depth, stages, free_at, now, iterations, limit, longest_prompt, most_tokens, never, latest
-    cdef public bint jumps, counted, coasts, still, budgeted
+    cdef public bint jumps, counted, coasts, still, budgeted, identity
     cdef public Core core
     cdef public Tally tally
     cdef Script script

@@ -19,7 +19,7 @@ from batchlab.clients.identity import tokens_of
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
 from batchlab.clients.retry import Retrying
-from batchlab.core.blocks import CountedBlocks
+from batchlab.core.blocks import HashedBlocks
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.load import Load
 from batchlab.core.scheduler import Core
@@ -73,6 +73,7 @@ class Loop:
         self.longest_prompt = self.most_tokens = NO_LIMIT
         self.budgeted = run.limits.max_num_batched_tokens is not None
         self.coasts = False
+        self.identity = isinstance(self.core.kv, HashedBlocks)
         self.still = False  # whether the last turn admitted nobody, ended nobody and met nobody at the door
         self.ahead = Work()
         if tally is not None:
@@ -86,13 +87,13 @@ class Loop:
         if (
             self.depth > 1
             or "contexts" in run.cost.details
-            or not (core.kv is None or isinstance(core.kv, CountedBlocks))
+            or (isinstance(core.kv, HashedBlocks) and run.holds == "max")
         ):
             return
         self.tally._steady = core.steady
         core.go_in_step(self.script, self.tally)
         self.coasts = policies.coasts(run.policy) and self.stages == 1 and not self.counted
-        door = policies.open_door(run.policy, run.limits, core.batch)
+        door = None if run.limits.enable_prefix_caching else policies.open_door(run.policy, run.limits, core.batch)
         if door is not None and key is None and run.retry is None and run.limits.max_queue is None:
             self.load = load_of(run.requests)
             self.longest_prompt, self.most_tokens = door
@@ -140,7 +141,9 @@ class Loop:
         """
         core, tally, work = self.core, self.tally, self.ahead
         steady = core.steady
-        if core.running.loose().count or not (self.still or core.waiting.length() == 0):
+        if core.running.loose().count:
+            return
+        if core.waiting.length() and (not self.still or self.identity):  # a block that gets full may be what they need
             return
         until = min(arrival, self.latest)
         if self.give_up:

@@ -168,7 +168,7 @@ class Batch(Verbs):
         """Serve all that decode at once, if all are in step and budget and blocks suffice for them."""
         if self._steady.size > self._left:
             return False
-        if self._counted is not None and self._steady.blocks_needed() > self._counted.free:
+        if self._kv is not None and self._steady.blocks_needed() > self._free():
             return False
         loose = self._running.loose()
         for place in range(loose.count):
@@ -176,6 +176,8 @@ class Batch(Verbs):
             if seq._computed >= seq.prefill_target and not seq._scheduled:
                 return False
         self._give()
+        if self._hashed is not None:
+            self._steady.serve(self._no_limit)
         self._place = self._until = self._entries.count
         return True
 
@@ -194,34 +196,48 @@ class Batch(Verbs):
                 more = max(0, min(more, self._left - tokens))
             tokens += more
             blocks += self._blocks_more(seq, more)
-        if tokens > self._left or (self._counted is not None and blocks > self._counted.free):
+        if tokens > self._left or (self._kv is not None and blocks > self._free()):
             return False
         self._place = self._entries.count
         self._give()
         for place in range(loose.count):
             seq = loose.items[place]
             if not seq._scheduled:
+                if self._hashed is not None:
+                    self._steady.serve(seq._seat)
                 self._schedule(seq, most)
+        if self._hashed is not None:
+            self._steady.serve(self._no_limit)
         self._until = self._entries.count
         return True
 
     def _give(self) -> None:
         """Those in step get their token."""
         steady = self._steady
-        steady.given = True
+        steady.give()
         self._left -= steady.size
         if self._counted is not None:
             self._counted.free -= steady.blocks_needed()
+        self._hits_for = None  # other blocks are cached than before, perhaps
+
+    def _free(self) -> int:
+        """Free KV blocks, where they are modelled."""
+        return self._counted.free if self._counted is not None else self._hashed.free  # type: ignore[union-attr]
 
     def _blocks_more(self, seq: Sequence, tokens: int) -> int:
         """KV blocks that a running sequence lacks for so many tokens more."""
-        if self._counted is None:
+        if self._kv is None:
             return 0
-        return self._counted.blocks_for(self._held_tokens(seq, seq._computed + tokens)) - seq._held
+        held = self._held_tokens(seq, seq._computed + tokens)
+        if self._counted is not None:
+            return self._counted.blocks_for(held) - seq._held
+        return int(self._kv.blocks_for(held)) - seq._held
 
     def _holds_its_blocks(self, seq: Sequence) -> bool:
-        counted = self._counted
-        return counted is None or seq._held * counted.block_size >= self._held_tokens(seq, seq._computed)
+        if self._kv is None:
+            return True
+        size = self._counted.block_size if self._counted is not None else self._hashed.block_size  # type: ignore[union-attr]
+        return seq._held * size >= self._held_tokens(seq, seq._computed)
 
     def _may_fall_in(self, seq: Sequence) -> bool:
         """Whether a sequence has nothing before it but decodes."""

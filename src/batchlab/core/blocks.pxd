@@ -36,7 +36,7 @@ cdef class HashedBlocks:
     cpdef long long evictable(self, list hits)
     @cython.locals(blocks=list, block=longlong, missing=longlong)
     cpdef allocate(self, Sequence seq, list hits, long long tokens)
-    @cython.locals(index=longlong, link=longlong, block=longlong, newest=longlong)
+    @cython.locals(index=longlong, link=longlong, block=longlong, newest=longlong, full=longlong)
     cpdef register(self, Sequence seq, long long tokens)
     @cython.locals(front=longlong, block=longlong)
     cpdef release(self, Sequence seq)

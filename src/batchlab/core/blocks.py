@@ -114,6 +114,8 @@ class HashedBlocks:
 
     def allocate(self, seq: Sequence, hits: list[int], tokens: int) -> None:
         """Let the sequence hold the hits, then new blocks from the queue's front, for its first `tokens` tokens."""
+        if not seq.blocks:  # perhaps the one that all who have none share
+            seq.blocks = []
         blocks = seq.blocks
         missing = self.blocks_for(tokens) - len(blocks) - len(hits)
         if missing <= 0 and not hits:
@@ -138,7 +140,8 @@ class HashedBlocks:
         """Make the full blocks among the first `tokens` tokens findable at once, in the same step too."""
         if not self.caching:
             return
-        for index in range(seq.registered, tokens // self.block_size):
+        full = min(tokens // self.block_size, len(seq.blocks))  # who comes back with its progress holds none at first
+        for index in range(seq.registered, full):
             link, block = self._link(seq, index), seq.blocks[index]
             newest = self._newest[link]
             self._link_of[block] = link
@@ -202,6 +205,8 @@ class HashedBlocks:
 
     def _link(self, seq: Sequence, index: int) -> int:
         """The number of the chain that ends with the sequence's block `index`."""
+        if not seq.chain:
+            seq.chain = []
         chain = seq.chain
         while len(chain) <= index:
             parent = chain[-1] if chain else NO_LINK

@@ -78,7 +78,7 @@ class Load:
         seq.waiting = True
         seq.running = seq.ended = False
         seq._pace = seq._next = seq.tokens = seq.deadline = None
-        seq._computed = seq._scheduled = seq._held = seq._joined = 0
+        seq._computed = seq._scheduled = seq._held = seq._joined = seq._seat = 0
         seq.preemptions = seq.placeholders = seq.swapped = seq.registered = 0
         seq.blocks = seq.chain = NOTHING
         return seq

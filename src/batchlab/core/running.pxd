@@ -7,7 +7,7 @@ from batchlab.core.sequence cimport Sequence
 cdef class Running:
     cdef Line _all, _loose
     cdef public long long count
-    cdef long long _gone
+    cdef long long _gone, _taken
     cdef public bint split
 
     cpdef append(self, Sequence seq)

@@ -14,6 +14,7 @@ class Running:
 
     def __init__(self) -> None:
         self._all = Line()
+        self._taken = 0  # so many seats were ever taken
         self.count = 0
         self._gone = 0  # have ended and are still in the line
         self.split = False  # whether some are in step
@@ -21,6 +22,8 @@ class Running:
 
     def append(self, seq: Sequence) -> None:
         """Take a seat, at the end."""
+        seq._seat = self._taken
+        self._taken += 1
         self._all.push(seq)
         self.count += 1
         if self.split:

@@ -22,6 +22,7 @@ cdef class Core:
     cdef Script script
     cdef Tally tally
     cdef Step _step
+    cdef list _ended
 
     cpdef go_in_step(self, Script script, Tally tally)
     cpdef tell(self, Tally tally)
@@ -37,13 +38,17 @@ cdef class Core:
     @cython.locals(
         seq=Sequence, following=Sequence, batch=Batch, tally=Tally, script=Script, steady=Steady, entries=Line,
         place=longlong, position=longlong, ended=longlong, decodes=bint, joins=bint,
+        identity=bint,
     )
     cpdef long long settle(self, Step step, long long end) except? -1
+    cpdef tuple _rank(self, Sequence seq, long long place)
+    @cython.locals(seq=Sequence)
+    cpdef _release(self)
     @cython.locals(counted=CountedBlocks)
     cpdef _end(self, Sequence seq, long long iteration)
     @cython.locals(seq=Sequence, batch=Batch, loose=Line, place=longlong, kept=longlong)
     cpdef _fall_in(self)
-    @cython.locals(counted=CountedBlocks, steady=Steady, blocks=longlong)
+    @cython.locals(batch=Batch, steady=Steady, blocks=longlong)
     cpdef bint coast(self)
 
 

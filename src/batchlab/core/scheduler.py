@@ -99,6 +99,7 @@ class Core:
         self.script: Any = None
         self.tally: Any = None
         self._step = Step()
+        self._ended: list[tuple[int, int, Sequence]] = []  # who gives back blocks at the end of this step, by rank
 
     @property
     def unfinished(self) -> int:
@@ -250,6 +251,7 @@ class Core:
     def settle(self, step: Step, end: int) -> int:
         """Deliver a step that nobody else looks at, at once, and tell the tally. How many sequences have ended."""
         batch, tally, script, steady = self.batch, self.tally, self.script, self.steady
+        identity = batch._hashed is not None
         joins = batch._asked or self.running.split
         if joins:
             self.running.part()
@@ -262,6 +264,8 @@ class Core:
                 seq = script.due()
                 while seq is not None:
                     following = seq._next
+                    if identity:
+                        self._ended.append((1, seq._seat, seq))
                     self._end(seq, step.serial)
                     ended += 1
                     seq = following
@@ -282,11 +286,29 @@ class Core:
             else:
                 tally.prefilled(position, step.serial, end)
             if script.emits(position) == 0:
+                if identity:
+                    self._ended.append(self._rank(seq, place))
                 self._end(seq, step.serial)
                 ended += 1
+        if self._ended:
+            self._release()
         if joins:
             self._fall_in()
         return ended
+
+    def _rank(self, seq: Sequence, place: int) -> tuple[int, int, Sequence]:
+        """Where a scheduled sequence stands among all, those in step included."""
+        if place < self.batch._place:
+            return (0, place, seq)
+        return (1, seq._seat, seq) if place < self.batch._until else (2, place, seq)
+
+    def _release(self) -> None:
+        """Blocks with identity are given back in scheduled order: it decides which are taken again first."""
+        self._ended.sort()
+        assert self.kv is not None
+        for _, _, seq in self._ended:
+            self.kv.release(seq)
+        self._ended = []
 
     def _end(self, seq: Sequence, iteration: int) -> None:
         """A running sequence has its last token."""
@@ -322,12 +344,16 @@ class Core:
 
     def coast(self) -> bool:
         """An iteration of those in step and nobody else; False, and nothing is done, if KV blocks are short."""
-        counted, steady = self.batch._counted, self.steady
-        if counted is not None:
+        batch, steady = self.batch, self.steady
+        if self.kv is not None:
             blocks = steady.blocks_needed()
-            if blocks > counted.free:
+            if blocks > batch._free():
                 return False
-            counted.free -= blocks
+            if batch._counted is not None:
+                batch._counted.free -= blocks
+            else:
+                steady.give()
+                steady.serve(batch._no_limit)
         steady.advance()
         self.serial += 1
         return True

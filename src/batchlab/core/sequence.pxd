@@ -14,7 +14,7 @@ cdef class Sequence:
     cdef public object tokens, deadline
     cdef public list blocks, chain
     cdef public long long _known, _computed, _scheduled, _held
-    cdef long long _joined
+    cdef long long _joined, _seat
     cdef object _id, _names
     cdef Pace _pace
     cdef Sequence _next

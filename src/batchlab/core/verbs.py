@@ -50,7 +50,7 @@ class Verbs:
         self._counted = kv if isinstance(kv, CountedBlocks) else None
         self._hashed = kv if isinstance(kv, HashedBlocks) else None
         self._estimator = estimator
-        self._steady = Steady(kv.block_size if isinstance(kv, CountedBlocks) and holds != "max" else 0)
+        self._steady = Steady(kv.block_size if kv is not None and holds != "max" else 0, self._hashed)
         self._script: Any = None  # has to know who joins and leaves those in step, if any do
         self._tally: Any = None  # where results are tallied as they come
         self.plain_steps = 0
