@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterable
 
 from batchlab.core.arrays import longer
+from batchlab.core.links import Links
 from batchlab.core.sequence import Sequence
 
 NO_LINK = -1  # where this is compiled, a C constant
@@ -71,8 +72,7 @@ class HashedBlocks:
         self._older = array("q", bytes(8 * (num_blocks + 1)))
         self._oldest = array("q", bytes(8 * 1024))  # by link
         self._newest = array("q", bytes(8 * 1024))
-        self._count = 0  # of links
-        self._links: dict[tuple[int, ...], int] = {}
+        self._links = Links()
 
     @property
     def free_queue(self) -> list[int]:
@@ -209,15 +209,16 @@ class HashedBlocks:
             seq.chain = []
         chain = seq.chain
         while len(chain) <= index:
-            parent = chain[-1] if chain else NO_LINK
-            key = (parent, *seq.tokens.runs(len(chain) * self.block_size, self.block_size))
-            link = self._links.get(key)
-            if link is None:
-                link = self._count
-                self._links[key] = link
-                self._count += 1
-                if self._count > len(self._oldest):
-                    self._more_links()
+            link = chain[-1] if chain else NO_LINK
+            position, missing = len(chain) * self.block_size, self.block_size
+            tokens = seq.tokens
+            while missing > 0:
+                taken = tokens.piece(position, missing)
+                link = self._links.number(link, tokens.segment, tokens.first, taken)
+                position += taken
+                missing -= taken
+            while self._links.count > len(self._oldest):
+                self._more_links()
             chain.append(link)
         return chain[index]
 
@@ -242,34 +243,34 @@ class Tokens:
             elif length > 0:
                 self._runs.append((segment, start, length))
         self._starts = []
-        self._last = 0
+        self.segment = self.first = 0  # of the piece last asked for: the segment, and where in it that begins
+        self._begin = self._start = self._end = (
+            0  # the run that it is of: where it begins in its segment, its positions
+        )
         position = 0
         for _, _, length in self._runs:
             self._starts.append(position)
             position += length
 
+    def piece(self, position: int, length: int) -> int:
+        """How many of these tokens are of one run; `segment` and `first` then say which they are."""
+        if not self._start <= position < self._end:
+            self._find(position)
+        self.first = self._begin + position - self._start
+        return min(self._end - position, length)
+
     def runs(self, position: int, length: int) -> tuple[int, ...]:
         """The runs that make up `length` tokens from `position` on: segment, start and length of each in turn."""
-        index = self._last
-        if not self._starts[index] <= position < self._starts[index] + self._runs[index][2]:
-            index = self._find(position)
-        self._last = index  # blocks are asked for in order, and most lie within one run
-        segment, start, size = self._runs[index]
-        inside = position - self._starts[index]
-        if size - inside >= length:
-            return (segment, start + inside, length)
         found: list[int] = []
         while length > 0:
-            segment, start, size = self._runs[index]
-            inside = position - self._starts[index]
-            taken = min(size - inside, length)
-            found += [segment, start + inside, taken]
+            taken = self.piece(position, length)
+            found += [self.segment, self.first, taken]
             position += taken
             length -= taken
-            index += 1
         return tuple(found)
 
-    def _find(self, position: int) -> int:
+    def _find(self, position: int) -> None:
+        """Blocks are asked for in order, and most lie within one run: that one is at hand."""
         low, high = 0, len(self._starts)
         while high - low > 1:
             middle = (low + high) // 2
@@ -277,4 +278,6 @@ class Tokens:
                 low = middle
             else:
                 high = middle
-        return low
+        self.segment, self._begin, size = self._runs[low]
+        self._start = self._starts[low]
+        self._end = self._start + size
