@@ -21,9 +21,7 @@ class Links:
 
     def __init__(self) -> None:
         self.count = 0
-        nothing = bytes(8 * 1024)
-        self._parent, self._segment = array("q", nothing), array("q", nothing)
-        self._start, self._length = array("q", nothing), array("q", nothing)
+        self._rows = array("q", bytes(8 * 4 * 1024))  # of each: parent, segment, start, length
         self._table = array("q", bytes(8 * 4096))  # number + 1; 0: free
         self._mask = 4096 - 1
 
@@ -31,14 +29,14 @@ class Links:
         """The number of the chain that goes on behind `parent` with these tokens of a segment."""
         place = self._place(parent, segment, start, length)
         while self._table[place]:
-            number = self._table[place] - 1
+            row = 4 * (self._table[place] - 1)
             if (
-                self._start[number] == start
-                and self._parent[number] == parent
-                and self._segment[number] == segment
-                and self._length[number] == length
+                self._rows[row] == parent
+                and self._rows[row + 1] == segment
+                and self._rows[row + 2] == start
+                and self._rows[row + 3] == length
             ):
-                return number
+                return self._table[place] - 1
             place = (place + 1) & self._mask
         return self._enter(place, parent, segment, start, length)
 
@@ -50,14 +48,13 @@ class Links:
 
     def _enter(self, place: int, parent: int, segment: int, start: int, length: int) -> int:
         number = self.count
-        if number == len(self._parent):
-            as_many = array("q", bytes(8 * number))
-            self._parent, self._segment = longer(self._parent, as_many), longer(self._segment, as_many)
-            self._start, self._length = longer(self._start, as_many), longer(self._length, as_many)
-        self._parent[number] = parent
-        self._segment[number] = segment
-        self._start[number] = start
-        self._length[number] = length
+        row = 4 * number
+        if row == len(self._rows):
+            self._rows = longer(self._rows, array("q", bytes(8 * row)))
+        self._rows[row] = parent
+        self._rows[row + 1] = segment
+        self._rows[row + 2] = start
+        self._rows[row + 3] = length
         self._table[place] = number + 1
         self.count = number + 1
         if 2 * self.count > self._mask:
@@ -69,7 +66,8 @@ class Links:
         self._mask = 2 * self._mask + 1
         self._table = array("q", bytes(8 * (self._mask + 1)))
         for number in range(self.count):
-            place = self._place(self._parent[number], self._segment[number], self._start[number], self._length[number])
+            row = 4 * number
+            place = self._place(self._rows[row], self._rows[row + 1], self._rows[row + 2], self._rows[row + 3])
             while self._table[place]:
                 place = (place + 1) & self._mask
             self._table[place] = number + 1
