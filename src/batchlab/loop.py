@@ -5,20 +5,16 @@ Where nobody looks at single iterations, results are tallied as they come and no
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from batchlab import policies
-from batchlab.clients.closed import Closed
-from batchlab.clients.columns import Columns, load_of
+from batchlab.clients.columns import load_of, outputs_of
 from batchlab.clients.identity import tokens_of
-from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
-from batchlab.clients.retry import Retrying
+from batchlab.clients.sender import client_of
 from batchlab.core.blocks import HashedBlocks
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.load import Load
@@ -52,7 +48,7 @@ class Loop:
         self.free_at = 0  # when the only stage is free, where there is but one
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
         self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
-        self.script = Script(outputs_of(run), self.core.steady)
+        self.script = Script(outputs_of(run.requests, run.limits.max_model_len), self.core.steady)
         self.plan = run.policy.plan
         self.door = policies.on_arrival(run.policy)
         self.jumps = run.cost.idle == "jump"
@@ -79,7 +75,9 @@ class Loop:
         if tally is not None:
             self.core.tell(tally)
             self._prepare(key)
-        self.client: Any = None if self.load is not None else client_of(run)
+        self.client: Any = (
+            None if self.load is not None else client_of(run.requests, run.clients, run.think_time, run.retry)
+        )
 
     def _prepare(self, key: Any) -> None:
         """Nobody looks at single iterations: use what is quicker, where these policy, blocks and cost allow it."""
@@ -401,30 +399,6 @@ class Loop:
     def _tell(self, event: Any) -> None:
         for observe in self.observers:
             observe(event)
-
-
-def client_of(run: Any) -> Listed | Closed | Retrying:
-    """Who sends the requests."""
-    client: Listed | Closed = Listed(run.requests)
-    if run.clients is not None:
-        client = Closed(run.requests, run.clients, run.think_time)
-    return client if run.retry is None else Retrying(client, run.retry)
-
-
-def outputs_of(run: Any) -> array[int]:
-    """True output lengths by position, as far as max_model_len lets them come."""
-    outputs = _column(run.requests, "output")
-    longest = run.limits.max_model_len
-    if longest is None:
-        return outputs
-    prompts = _column(run.requests, "prompt")
-    return array("q", [min(output, longest - prompt) for output, prompt in zip(outputs, prompts, strict=True)])
-
-
-def _column(requests: Sequence[Request], name: str) -> array[int]:
-    if isinstance(requests, Columns):
-        return array("q", getattr(requests, name).tobytes())
-    return array("q", [getattr(request, name) for request in requests])
 
 
 def _ids(sequences: Any, most: int | None) -> list[str] | int:
