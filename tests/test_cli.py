@@ -260,7 +260,13 @@ def test_verify_says_what_it_saw(call: Call, tmp_path: Path) -> None:
     assert "6 iterations, 6 requests: every rule holds" in out
     code, out, err = call("verify", trace, "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"trace": str(trace), "ok": True, "stopped": None, "violations": []}
+    assert json.loads(out) == {
+        "trace": str(trace),
+        "ok": True,
+        "note": None,
+        "stopped": None,
+        "violations": [],
+    }
 
 
 def test_verify_names_rule_and_place_of_a_violation(call: Call, tmp_path: Path) -> None:

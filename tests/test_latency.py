@@ -153,7 +153,17 @@ def test_milliseconds():
 def known(arrival, times):
     count = max(len(times), 1)
     found = Known(
-        0, str(arrival), arrival, 1, count, 1, max_tokens=count, due=count, prefill_target=1, comes_at=arrival
+        0,
+        str(arrival),
+        arrival,
+        1,
+        count,
+        1,
+        max_tokens=count,
+        due=count,
+        open_end=False,
+        prefill_target=1,
+        comes_at=arrival,
     )
     found.first_start = arrival
     for iteration, time in enumerate(times):

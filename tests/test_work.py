@@ -13,10 +13,9 @@ from batchlab.simulate import Run, simulate
 class Seen(Linear):
     """A linear cost that keeps what it was shown."""
 
-    details = ("chunks", "contexts")
-
     def __init__(self) -> None:
         super().__init__(unit="cost unit", per_iteration=1, prefill_token=1)
+        self.details = ("chunks", "contexts")
         self.works: list[tuple[int, ...]] = []
         self.singles: list[tuple[list[tuple[int, int]], list[int]]] = []
 

@@ -43,9 +43,8 @@ class NeverReleases(HashedBlocks):
 
 def link_of(pool: HashedBlocks, key: tuple[int, ...]) -> int:
     """The number of a key of a mutant's own making."""
-    if key not in pool._links:
-        pool._links[key] = len(pool._links)
-    return pool._links[key]
+    known = vars(pool).setdefault("known", {})
+    return known.setdefault(key, len(known))
 
 
 @breaks("rule_15_hash_chain")

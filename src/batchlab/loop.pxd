@@ -13,7 +13,7 @@ cdef class Loop:
     cdef public object run, observers, on_plan, pulse, client, plan, door, in_flight, serials, sent, watch
     cdef public list stage_free, give_up
     cdef public long long depth, stages, free_at, now, iterations, limit, longest_prompt, most_tokens, never, latest
-    cdef public bint jumps, counted, coasts, still, budgeted
+    cdef public bint jumps, counted, coasts, still, budgeted, identity
     cdef public Core core
     cdef public Tally tally
     cdef Script script
@@ -29,8 +29,11 @@ cdef class Loop:
         taken=longlong,
     )
     cpdef _coast(self, long long arrival)
-    @cython.locals(core=Core, tally=Tally, step=Step, delivered=Step, delivery=Delivery, end=longlong)
+    @cython.locals(core=Core, tally=Tally, step=Step, arrived=bint, ended=longlong, moved=bint)
+    cpdef _quick_turn(self)
+    @cython.locals(core=Core, step=Step, delivered=Step, delivery=Delivery, end=longlong)
     cpdef _turn(self)
+    cpdef _watch(self, Step step, object arrived)
     @cython.locals(duration=longlong, time=longlong)
     cpdef long long _end_of(self, Step step) except? -1
     cpdef _arrivals(self)
@@ -39,5 +42,6 @@ cdef class Loop:
     cpdef Delivery _deliver(self, Step step)
     @cython.locals(delivers=bint, waits_until=longlong)
     cpdef _pass_time(self, Step step, Step delivered, long long end)
+    cpdef _refuse(self, Step step)
     @cython.locals(tally=Tally)
     cpdef _count(self, Step step, Step delivered, Delivery delivery)

@@ -5,22 +5,17 @@ Where nobody looks at single iterations, results are tallied as they come and no
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
 from batchlab import policies
-from batchlab.clients.closed import Closed
-from batchlab.clients.columns import Columns, load_of
+from batchlab.clients.columns import load_of, outputs_of
 from batchlab.clients.identity import tokens_of
-from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
-from batchlab.clients.retry import Retrying
-from batchlab.clients.turns import Turns
-from batchlab.core.blocks import CountedBlocks
+from batchlab.clients.sender import client_of
+from batchlab.core.blocks import HashedBlocks
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.load import Load
 from batchlab.core.scheduler import Core
@@ -53,7 +48,7 @@ class Loop:
         self.free_at = 0  # when the only stage is free, where there is but one
         key = getattr(run.policy, "queue_key", None) or run.queue.key()
         self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
-        self.script = Script(outputs_of(run), self.core.steady)
+        self.script = Script(outputs_of(run.requests, run.limits.max_model_len), self.core.steady)
         self.plan = run.policy.plan
         self.door = policies.on_arrival(run.policy)
         self.jumps = run.cost.idle == "jump"
@@ -74,11 +69,15 @@ class Loop:
         self.longest_prompt = self.most_tokens = NO_LIMIT
         self.budgeted = run.limits.max_num_batched_tokens is not None
         self.coasts = False
+        self.identity = isinstance(self.core.kv, HashedBlocks)
         self.still = False  # whether the last turn admitted nobody, ended nobody and met nobody at the door
         self.ahead = Work()
-        if tally is not None and on_plan is None:
+        if tally is not None:
+            self.core.tell(tally)
             self._prepare(key)
-        self.client: Any = None if self.load is not None else client_of(run)
+        self.client: Any = (
+            None if self.load is not None else client_of(run.requests, run.clients, run.think_time, run.retry)
+        )
 
     def _prepare(self, key: Any) -> None:
         """Nobody looks at single iterations: use what is quicker, where these policy, blocks and cost allow it."""
@@ -86,13 +85,13 @@ class Loop:
         if (
             self.depth > 1
             or "contexts" in run.cost.details
-            or not (core.kv is None or isinstance(core.kv, CountedBlocks))
+            or (isinstance(core.kv, HashedBlocks) and run.holds == "max")
         ):
             return
         self.tally._steady = core.steady
         core.go_in_step(self.script, self.tally)
         self.coasts = policies.coasts(run.policy) and self.stages == 1 and not self.counted
-        door = policies.open_door(run.policy, run.limits, core.batch)
+        door = None if run.limits.enable_prefix_caching else policies.open_door(run.policy, run.limits, core.batch)
         if door is not None and key is None and run.retry is None and run.limits.max_queue is None:
             self.load = load_of(run.requests)
             self.longest_prompt, self.most_tokens = door
@@ -121,12 +120,15 @@ class Loop:
                 self._coast(arrival)
                 if self.iterations >= self.limit or arrival <= self.now:
                     continue
-            self._turn()
+            if self.core.quick:
+                self._quick_turn()
+            else:
+                self._turn()
 
     def _next_arrival(self) -> int:
         """When the next request comes, `never` if none is known to come."""
         if self.load is not None:
-            return self.load.next_arrival() if self.load.sent < self.load.count else self.never
+            return self.load.due
         arrival = self.client.next_arrival
         return self.never if arrival is None else arrival
 
@@ -137,7 +139,9 @@ class Loop:
         """
         core, tally, work = self.core, self.tally, self.ahead
         steady = core.steady
-        if core.running.loose() or not (self.still or core.waiting.length() == 0):
+        if core.running.loose().count:
+            return
+        if core.waiting.length() and (not self.still or self.identity):  # a block that gets full may be what they need
             return
         until = min(arrival, self.latest)
         if self.give_up:
@@ -160,13 +164,36 @@ class Loop:
         if self.now > self.latest:
             self._too_late(core.serial - 1)
 
-    def _turn(self) -> None:
-        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
+    def _quick_turn(self) -> None:
+        """Arrivals, cancellations, plan and delivery of a step that nobody looks at."""
         core, tally = self.core, self.tally
         core.batch._open(self.now)
-        arrived = self._quick_arrivals(self.load) if self.load is not None else self._arrivals()
+        arrived = False
+        if self.load is None:
+            arrived = bool(self._arrivals())
+        elif self.load.due <= self.now:
+            arrived = self._quick_arrivals(self.load)
         if self.give_up:
             self._cancellations()
+        step = core.plan(self.plan)
+        self._pass_time(step, step, self._end_of(step))
+        if step.rejected:
+            self._refuse(step)
+        ended = core.settle(step, self.now)
+        if self.budgeted:
+            tally.unused(1, core.batch._left)
+        tally.queued(core.waiting.length())
+        moved = arrived or ended or step.admitted.count or step.preempted or step.dropped
+        self.still = step.steady > 0 and not (step.prefill_tokens or moved)
+        if step.preempted:
+            self._watch(step, arrived)
+
+    def _turn(self) -> None:
+        """Arrivals, cancellations, plan, then the delivery of the oldest step in flight if enough are."""
+        core = self.core
+        core.batch._open(self.now)
+        arrived = self._arrivals()
+        self._cancellations()
         step = core.plan(self.plan)
         if self.on_plan is not None:
             self.on_plan(core, step)
@@ -175,21 +202,19 @@ class Loop:
         if self.depth > 1:
             self.in_flight.append((step, end))
             delivered, end = self.in_flight.popleft() if len(self.in_flight) >= self.depth else (None, self.now)
-        if step.steady:
-            tally.decoded(self.now + 1 if self.counted else max(self.now, end))
         delivery = self._deliver(delivered)
         self._pass_time(step, delivered, end)
-        if tally is not None:
+        if self.tally is not None:
             self._count(step, delivered, delivery)
         else:
             self._announce(step, arrived, delivered, delivery)
-        if core.quick:
-            core.fall_in()
-            moved = arrived or step.admitted or step.preempted or step.dropped or delivery.completed
-            self.still = step.steady > 0 and not (step.prefill_tokens or moved)
         if step.preempted:
-            pending = self._next_arrival() != self.never or self._next_give_up() is not None
-            self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
+            self._watch(step, arrived)
+
+    def _watch(self, step: Step, arrived: Any) -> None:
+        """After a preemption: whether the run still gets anywhere."""
+        pending = self._next_arrival() != self.never or self._next_give_up() is not None
+        self.watch.preempted(step, quiet=not (arrived or step.samples or step.dropped or pending))
 
     def _end_of(self, step: Step) -> int:
         """When a step planned now has passed all stages: equal shares of its time, each once that stage is free."""
@@ -218,13 +243,12 @@ class Loop:
     def _quick_arrivals(self, load: Load) -> bool:
         """Whether anybody comes. All stand in line but for those that the door has to look at."""
         first = load.sent
-        while load.sent < load.count and load.next_arrival() <= self.now:
+        while load.due <= self.now:
             start = load.sent
             if load.send(self.now, self.longest_prompt, self.most_tokens) > start:
                 self.core.waiting.pend(load, start, load.sent)
             else:
-                position = load.position(start)
-                load.sent += 1
+                position = load.skip()
                 r = self.run.requests[position]
                 self._arrive(r.arrival, position, r)
         return load.sent > first
@@ -308,13 +332,15 @@ class Loop:
     def _count(self, step: Step, delivered: Step | None, delivery: Delivery) -> None:
         """Take an iteration into the tally, where nobody else is told of it."""
         tally = self.tally
-        tally.seat(step)
-        for seq, reason in step.rejected:
-            tally.rejected(seq.position, reason, self._retry(seq, step.start) is not None)
+        self._refuse(step)
         tally.turn(step, delivered, delivery, self.now)
         if self.budgeted:
             tally.unused(1, self.core.batch._left)
         tally.queued(self.core.waiting.length())
+
+    def _refuse(self, step: Step) -> None:
+        for seq, reason in step.rejected:
+            self.tally.rejected(seq.position, reason, self._retry(seq, step.start) is not None)
 
     def _announce(self, step: Step, arrived: Any, delivered: Step | None, delivery: Delivery) -> None:
         rejected = [Rejection(seq.id, reason, self._retry(seq, step.start)) for seq, reason in step.rejected]
@@ -382,32 +408,6 @@ class Loop:
     def _tell(self, event: Any) -> None:
         for observe in self.observers:
             observe(event)
-
-
-def client_of(run: Any) -> Listed | Closed | Turns | Retrying:
-    """Who sends the requests."""
-    client: Listed | Closed | Turns
-    if run.clients is not None:
-        client = Closed(run.requests, run.clients, run.think_time)
-    else:
-        client = Turns(run.requests) if run.reacts else Listed(run.requests)
-    return client if run.retry is None else Retrying(client, run.retry)
-
-
-def outputs_of(run: Any) -> array[int]:
-    """True output lengths by position, as far as max_model_len lets them come."""
-    outputs = _column(run.requests, "output")
-    longest = run.limits.max_model_len
-    if longest is None:
-        return outputs
-    prompts = _column(run.requests, "prompt")
-    return array("q", [min(output, longest - prompt) for output, prompt in zip(outputs, prompts, strict=True)])
-
-
-def _column(requests: Sequence[Request], name: str) -> array[int]:
-    if isinstance(requests, Columns):
-        return array("q", getattr(requests, name).tobytes())
-    return array("q", [getattr(request, name) for request in requests])
 
 
 def _ids(sequences: Any, most: int | None) -> list[str] | int:

@@ -1,5 +1,6 @@
 """Many requests, compactly: one array for each field instead of one object for each request."""
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -205,6 +206,21 @@ def load_of(requests: Sequence[Request]) -> Load | None:
     in_order = bool((arrival[1:] >= arrival[:-1]).all())
     order = None if in_order else np.argsort(arrival, kind="stable").astype(np.int64)
     return Load(arrival.data, prompt.data, most.data, _view(priority), _view(order), name)
+
+
+def outputs_of(requests: Sequence[Request], longest: int | None) -> "array[int]":
+    """True output lengths by position, as far as max_model_len (`longest`) lets them come."""
+    outputs = _column(requests, "output")
+    if longest is None:
+        return outputs
+    prompts = _column(requests, "prompt")
+    return array("q", [min(output, longest - prompt) for output, prompt in zip(outputs, prompts, strict=True)])
+
+
+def _column(requests: Sequence[Request], name: str) -> "array[int]":
+    if isinstance(requests, Columns):
+        return array("q", getattr(requests, name).tobytes())
+    return array("q", [getattr(request, name) for request in requests])
 
 
 def _view(column: Integers | None) -> Any:

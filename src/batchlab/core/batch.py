@@ -5,12 +5,13 @@ from operator import index
 
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.sequence import Sequence
-from batchlab.core.verbs import Verbs
+from batchlab.core.verbs import NO_HITS, Verbs
 from batchlab.core.work import Refusal
 
 TOKENS = Refusal.TOKENS
 BLOCKS = Refusal.BLOCKS
 SEATS = Refusal.SEATS
+NOTHING = Refusal.NOTHING
 
 
 class Batch(Verbs):
@@ -30,7 +31,9 @@ class Batch(Verbs):
             if self._decode_in_step():
                 return None
             self._take_apart()
-        for seq in self._running.loose():
+        loose = self._running.loose()
+        for place in range(loose.count):
+            seq: Sequence = loose.items[place]
             if seq._computed >= seq.prefill_target and not seq._scheduled:
                 refusal = self._schedule(seq, self._no_limit)
                 if refusal is BLOCKS:
@@ -42,7 +45,9 @@ class Batch(Verbs):
     def prefill_all(self, chunk: int | None = None) -> None:
         """Every running sequence with prefill left gets min(chunk, what is left, budget left), in running order."""
         most = self._no_limit if chunk is None else self._capped(chunk)
-        for seq in self._running.loose():
+        loose = self._running.loose()
+        for place in range(loose.count):
+            seq: Sequence = loose.items[place]
             if seq._computed < seq.prefill_target and self._schedule(seq, most) is TOKENS:
                 break
 
@@ -63,7 +68,11 @@ class Batch(Verbs):
             if most_of is None and self._all_in_step(most):
                 return None
             self._take_apart()
-        for seq in self._running.loose():
+        loose = self._running.loose()
+        place = 0
+        while place < loose.count:  # `most_of` may do anything
+            seq: Sequence = loose.items[place]
+            place += 1
             if seq._scheduled:
                 continue
             allowed = most
@@ -119,43 +128,57 @@ class Batch(Verbs):
         """Schedule the head of the queue, or say what it is refused for."""
         cached = 0
         counted = self._counted
-        if counted is not None:
-            if counted.blocks_for(seq._known) > counted.num_blocks:
-                return BLOCKS
-        elif self._kv is not None:
-            if self._kv.blocks_for(seq._known) > self._kv.num_blocks:
+        if self._hashed is not None:
+            if self._hashed.blocks_for(seq._known) > self._hashed.num_blocks:
                 return BLOCKS
             cached = self.cached_tokens(seq)
+        elif counted is not None and seq._known > counted.num_blocks * counted.block_size:
+            return BLOCKS
         tokens = min(seq._known + seq.placeholders - seq._computed - cached, most)
         if tokens > self._left:
             if whole:
                 return TOKENS
             tokens = self._left
-        if counted is not None:
-            held = seq._computed + tokens
-            if for_all:
-                held = max(held, seq._known)
-            if counted.blocks_for(held) > counted.free - spare:
-                return BLOCKS
-        elif self._kv is not None:
-            free = self._kv.free - spare
+        if self._hashed is not None:
+            free = self._hashed.free - spare
             if for_all and self.blocks_to_admit(seq, seq._known) > free:
                 return BLOCKS
             if self.blocks_to_admit(seq, seq._computed + cached + tokens) > free:
                 return BLOCKS
-        return self._schedule(seq, tokens)
+            return self._schedule(seq, tokens)
+        held = seq._computed + tokens
+        if counted is not None:
+            if max(held, seq._known if for_all else 0) > (counted.free - spare) * counted.block_size:
+                return BLOCKS
+            if not self._holds_computed and not self._blocks_suffice(seq, tokens, NO_HITS):
+                return NOTHING if tokens < 1 else BLOCKS
+        if tokens < 1:
+            return NOTHING
+        self._waiting.remove(seq)
+        self._sit(seq)
+        if counted is not None:
+            if self._script is None or seq.swapped or not self._holds_computed:
+                self._allocate(seq, tokens, NO_HITS)
+            else:
+                counted.allocate(seq, NO_HITS, held)
+        self._grant(seq, tokens)
+        return None
 
     def _decode_in_step(self) -> bool:
         """Serve all that decode at once, if all are in step and budget and blocks suffice for them."""
         if self._steady.size > self._left:
             return False
-        if self._counted is not None and self._steady.blocks_needed() > self._counted.free:
+        if self._kv is not None and self._steady.blocks_needed() > self._free():
             return False
-        for seq in self._running.loose():
+        loose = self._running.loose()
+        for place in range(loose.count):
+            seq: Sequence = loose.items[place]
             if seq._computed >= seq.prefill_target and not seq._scheduled:
                 return False
         self._give()
-        self._place = self._until = len(self._entries)
+        if self._hashed is not None:
+            self._steady.serve(self._no_limit)
+        self._place = self._until = self._entries.count
         return True
 
     def _all_in_step(self, most: int) -> bool:
@@ -163,8 +186,9 @@ class Batch(Verbs):
         tokens = self._steady.size
         blocks = self._steady.blocks_needed()
         loose = self._running.loose()
-        last = loose[-1] if loose else None
-        for seq in loose:
+        last = loose.items[loose.count - 1] if loose.count else None
+        for place in range(loose.count):
+            seq: Sequence = loose.items[place]
             if seq._scheduled:
                 continue
             more = min(seq._known - seq._computed, most)
@@ -172,29 +196,48 @@ class Batch(Verbs):
                 more = max(0, min(more, self._left - tokens))
             tokens += more
             blocks += self._blocks_more(seq, more)
-        if tokens > self._left or (self._counted is not None and blocks > self._counted.free):
+        if tokens > self._left or (self._kv is not None and blocks > self._free()):
             return False
-        self._place = len(self._entries)
+        self._place = self._entries.count
         self._give()
-        for seq in loose:
+        for place in range(loose.count):
+            seq = loose.items[place]
             if not seq._scheduled:
+                if self._hashed is not None:
+                    self._steady.serve(seq._seat)
                 self._schedule(seq, most)
-        self._until = len(self._entries)
+        if self._hashed is not None:
+            self._steady.serve(self._no_limit)
+        self._until = self._entries.count
         return True
 
     def _give(self) -> None:
         """Those in step get their token."""
         steady = self._steady
-        steady.given = True
+        steady.give()
         self._left -= steady.size
         if self._counted is not None:
             self._counted.free -= steady.blocks_needed()
+        self._hits_for = None  # other blocks are cached than before, perhaps
+
+    def _free(self) -> int:
+        """Free KV blocks, where they are modelled."""
+        return self._counted.free if self._counted is not None else self._hashed.free  # type: ignore[union-attr]
 
     def _blocks_more(self, seq: Sequence, tokens: int) -> int:
         """KV blocks that a running sequence lacks for so many tokens more."""
-        if self._counted is None:
+        if self._kv is None:
             return 0
-        return self._counted.blocks_for(self._held_tokens(seq, seq._computed + tokens)) - seq._held
+        held = self._held_tokens(seq, seq._computed + tokens)
+        if self._counted is not None:
+            return self._counted.blocks_for(held) - seq._held
+        return int(self._kv.blocks_for(held)) - seq._held
+
+    def _holds_its_blocks(self, seq: Sequence) -> bool:
+        if self._kv is None:
+            return True
+        size = self._counted.block_size if self._counted is not None else self._hashed.block_size  # type: ignore[union-attr]
+        return seq._held * size >= self._held_tokens(seq, seq._computed)
 
     def _may_fall_in(self, seq: Sequence) -> bool:
         """Whether a sequence has nothing before it but decodes."""
@@ -204,5 +247,5 @@ class Batch(Verbs):
             and seq._known == seq._computed + 1
             and not seq.placeholders
             and not seq.swapped
-            and self._blocks_more(seq, 0) == 0  # who comes back with its progress may not hold its blocks yet
+            and self._holds_its_blocks(seq)  # who comes back with its progress may not hold its blocks yet
         )

@@ -2,8 +2,9 @@
 
 from array import array
 from collections.abc import Iterable
-from typing import Any
 
+from batchlab.core.arrays import longer
+from batchlab.core.links import Links
 from batchlab.core.sequence import Sequence
 
 NO_LINK = -1  # where this is compiled, a C constant
@@ -71,8 +72,7 @@ class HashedBlocks:
         self._older = array("q", bytes(8 * (num_blocks + 1)))
         self._oldest = array("q", bytes(8 * 1024))  # by link
         self._newest = array("q", bytes(8 * 1024))
-        self._count = 0  # of links
-        self._links: dict[tuple[int, ...], int] = {}
+        self._links = Links()
 
     @property
     def free_queue(self) -> list[int]:
@@ -114,6 +114,8 @@ class HashedBlocks:
 
     def allocate(self, seq: Sequence, hits: list[int], tokens: int) -> None:
         """Let the sequence hold the hits, then new blocks from the queue's front, for its first `tokens` tokens."""
+        if not seq.blocks:  # perhaps the one that all who have none share
+            seq.blocks = []
         blocks = seq.blocks
         missing = self.blocks_for(tokens) - len(blocks) - len(hits)
         if missing <= 0 and not hits:
@@ -138,7 +140,8 @@ class HashedBlocks:
         """Make the full blocks among the first `tokens` tokens findable at once, in the same step too."""
         if not self.caching:
             return
-        for index in range(seq.registered, tokens // self.block_size):
+        full = min(tokens // self.block_size, len(seq.blocks))  # who comes back with its progress holds none at first
+        for index in range(seq.registered, full):
             link, block = self._link(seq, index), seq.blocks[index]
             newest = self._newest[link]
             self._link_of[block] = link
@@ -202,31 +205,27 @@ class HashedBlocks:
 
     def _link(self, seq: Sequence, index: int) -> int:
         """The number of the chain that ends with the sequence's block `index`."""
+        if not seq.chain:
+            seq.chain = []
         chain = seq.chain
         while len(chain) <= index:
-            parent = chain[-1] if chain else NO_LINK
-            key = (parent, *seq.tokens.runs(len(chain) * self.block_size, self.block_size))
-            link = self._links.get(key)
-            if link is None:
-                link = self._count
-                self._links[key] = link
-                self._count += 1
-                if self._count > len(self._oldest):
-                    self._more_links()
+            link = chain[-1] if chain else NO_LINK
+            position, missing = len(chain) * self.block_size, self.block_size
+            tokens = seq.tokens
+            while missing > 0:
+                taken = tokens.piece(position, missing)
+                link = self._links.number(link, tokens.segment, tokens.first, taken)
+                position += taken
+                missing -= taken
+            while self._links.count > len(self._oldest):
+                self._more_links()
             chain.append(link)
         return chain[index]
 
     def _more_links(self) -> None:
-        self._oldest = _twice(self._oldest)
-        self._newest = _twice(self._newest)
-
-
-def _twice(column: Any) -> Any:
-    """The column with as many zeros behind it."""
-    found = array("q")
-    found.frombytes(memoryview(column).tobytes())
-    found.frombytes(bytes(8 * len(column)))
-    return found
+        as_many = array("q", bytes(8 * len(self._oldest)))
+        self._oldest = longer(self._oldest, as_many)
+        self._newest = longer(self._newest, as_many)
 
 
 class Tokens:
@@ -244,34 +243,34 @@ class Tokens:
             elif length > 0:
                 self._runs.append((segment, start, length))
         self._starts = []
-        self._last = 0
+        self.segment = self.first = 0  # of the piece last asked for: the segment, and where in it that begins
+        self._begin = self._start = self._end = (
+            0  # the run that it is of: where it begins in its segment, its positions
+        )
         position = 0
         for _, _, length in self._runs:
             self._starts.append(position)
             position += length
 
+    def piece(self, position: int, length: int) -> int:
+        """How many of these tokens are of one run; `segment` and `first` then say which they are."""
+        if not self._start <= position < self._end:
+            self._find(position)
+        self.first = self._begin + position - self._start
+        return min(self._end - position, length)
+
     def runs(self, position: int, length: int) -> tuple[int, ...]:
         """The runs that make up `length` tokens from `position` on: segment, start and length of each in turn."""
-        index = self._last
-        if not self._starts[index] <= position < self._starts[index] + self._runs[index][2]:
-            index = self._find(position)
-        self._last = index  # blocks are asked for in order, and most lie within one run
-        segment, start, size = self._runs[index]
-        inside = position - self._starts[index]
-        if size - inside >= length:
-            return (segment, start + inside, length)
         found: list[int] = []
         while length > 0:
-            segment, start, size = self._runs[index]
-            inside = position - self._starts[index]
-            taken = min(size - inside, length)
-            found += [segment, start + inside, taken]
+            taken = self.piece(position, length)
+            found += [self.segment, self.first, taken]
             position += taken
             length -= taken
-            index += 1
         return tuple(found)
 
-    def _find(self, position: int) -> int:
+    def _find(self, position: int) -> None:
+        """Blocks are asked for in order, and most lie within one run: that one is at hand."""
         low, high = 0, len(self._starts)
         while high - low > 1:
             middle = (low + high) // 2
@@ -279,4 +278,6 @@ class Tokens:
                 low = middle
             else:
                 high = middle
-        return low
+        self.segment, self._begin, size = self._runs[low]
+        self._start = self._starts[low]
+        self._end = self._start + size

@@ -3,6 +3,7 @@ cimport cython
 cdef long long EXACT_VALUES, FINE_BITS, LARGEST, SMALL, MIX
 
 
+@cython.final
 cdef class Histogram:
     cdef public long long count, largest
     cdef public bint exact

@@ -5,6 +5,8 @@ from typing import Any
 
 from batchlab.core.sequence import Sequence
 
+NEVER = (1 << 62) + 1  # where this is compiled, a C constant
+
 
 class Load:
     """Requests by their place in the order of arrival.
@@ -32,26 +34,33 @@ class Load:
         self.prioritised = priority is not None
         self.count = len(arrival)
         self.sent = 0  # so many have arrived
+        self.due = NEVER  # when the next one comes
+        self._look()
 
     def position(self, place: int) -> int:
         """The position in the input of who comes at this place."""
         position: int = self.order[place] if self.ordered else place
         return position
 
-    def next_arrival(self) -> int:
-        """When the next one comes; there has to be one."""
-        arrival: int = self.arrival[self.position(self.sent)]
-        return arrival
+    def _look(self) -> None:
+        """When does the next one come?"""
+        self.due = self.arrival[self.position(self.sent)] if self.sent < self.count else NEVER
+
+    def skip(self) -> int:
+        """Let the next one come, by itself. Its position."""
+        position = self.position(self.sent)
+        self.sent += 1
+        self._look()
+        return position
 
     def send(self, now: int, longest_prompt: int, most_tokens: int) -> int:
         """Let all come that are due at `now`, up to the first whose lengths exceed these bounds; how many have come."""
-        while self.sent < self.count:
+        while self.due <= now:
             position = self.position(self.sent)
-            if self.arrival[position] > now:
-                break
             if self.prompt[position] > longest_prompt or self.max_tokens[position] > most_tokens:
                 break
             self.sent += 1
+            self._look()
         return self.sent
 
     def make(self, place: int) -> Sequence:
@@ -69,7 +78,7 @@ class Load:
         seq.waiting = True
         seq.running = seq.ended = False
         seq._pace = seq._next = seq.tokens = seq.deadline = None
-        seq._computed = seq._scheduled = seq._held = seq._joined = 0
+        seq._computed = seq._scheduled = seq._held = seq._joined = seq._seat = 0
         seq.preemptions = seq.placeholders = seq.swapped = seq.registered = 0
         seq.blocks = seq.chain = NOTHING
         return seq

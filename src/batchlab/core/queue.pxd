@@ -3,6 +3,7 @@ from batchlab.core.load cimport Load
 from batchlab.core.sequence cimport Sequence
 
 
+@cython.final
 cdef class WaitingQueue:
     cdef object _key, _items
     cdef list _order

@@ -1,6 +1,7 @@
 cimport cython
 from batchlab.core.batch cimport Batch
 from batchlab.core.blocks cimport CountedBlocks
+from batchlab.core.line cimport Line
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.running cimport Running
 from batchlab.core.script cimport Script
@@ -21,27 +22,37 @@ cdef class Core:
     cdef Script script
     cdef Tally tally
     cdef Step _step
-    cdef Delivery _delivery
+    cdef list _ended
 
     cpdef go_in_step(self, Script script, Tally tally)
+    cpdef tell(self, Tally tally)
     @cython.locals(step=Step, batch=Batch)
     cpdef Step plan(self, object plan)
-    cpdef _clean(self, Step step)
-    @cython.locals(seq=Sequence, batch=Batch, decodes=bint)
+    @cython.locals(seq=Sequence, decodes=bint)
     cpdef _advance(self, Step step)
     cpdef _note(self, Step step, object reason)
     @cython.locals(seq=Sequence, delivery=Delivery)
     cpdef Delivery commit(self, Step step, list finished)
-    @cython.locals(seq=Sequence)
-    cpdef Delivery _commit_quickly(self, Step step, list finished)
-    @cython.locals(seq=Sequence, counted=CountedBlocks, in_step=bint, ended_waiting=bint)
+    @cython.locals(seq=Sequence, ended_waiting=bint)
     cpdef bint _finish(self, list ended) except? -1
-    @cython.locals(counted=CountedBlocks, steady=Steady, blocks=longlong)
+    @cython.locals(
+        seq=Sequence, following=Sequence, batch=Batch, tally=Tally, script=Script, steady=Steady, entries=Line,
+        place=longlong, position=longlong, ended=longlong, decodes=bint, joins=bint,
+        identity=bint,
+    )
+    cpdef long long settle(self, Step step, long long end) except? -1
+    cpdef tuple _rank(self, Sequence seq, long long place)
+    @cython.locals(seq=Sequence)
+    cpdef _release(self)
+    @cython.locals(counted=CountedBlocks)
+    cpdef _end(self, Sequence seq, long long iteration)
+    @cython.locals(seq=Sequence, batch=Batch, loose=Line, place=longlong, kept=longlong)
+    cpdef _fall_in(self)
+    @cython.locals(batch=Batch, steady=Steady, blocks=longlong)
     cpdef bint coast(self)
-    @cython.locals(seq=Sequence, batch=Batch, running=Running, before=list, loose=list)
-    cpdef fall_in(self)
 
 
+@cython.final
 cdef class View:
     cdef Core _core
     cdef public object limits

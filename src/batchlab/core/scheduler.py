@@ -43,7 +43,7 @@ class View:
     @property
     def running(self) -> list[Sequence]:
         """Sequences holding a seat, in admission order."""
-        return list(self._core.running.everyone())
+        return self._core.running.everyone().as_list()
 
     @property
     def num_running(self) -> int:
@@ -99,7 +99,7 @@ class Core:
         self.script: Any = None
         self.tally: Any = None
         self._step = Step()
-        self._delivery = Delivery()
+        self._ended: list[tuple[int, int, Sequence]] = []  # who gives back blocks at the end of this step, by rank
 
     @property
     def unfinished(self) -> int:
@@ -109,12 +109,16 @@ class Core:
     def go_in_step(self, script: Script, tally: Tally) -> None:
         """From now on sequences that decode go in step, and these two are told of joining and leaving.
 
-        Where this is asked for, the lists of a step and of a delivery are only good until the next one, and `entries`
-        is empty: nobody is to look at single iterations.
+        Where this is asked for, `settle` delivers steps. A step is only good until the next one, and its `entries` are
+        empty: nobody is to look at single iterations.
         """
         self.quick = True
         self.batch._script = self.script = script
-        self.batch._tally = self.tally = tally
+        self.tally = tally
+
+    def tell(self, tally: Tally) -> None:
+        """From now on the verbs tell this tally who sits and who stands."""
+        self.batch._tally = tally
 
     def begin(self, now: int) -> None:
         """Open the batch of the iteration that starts at `now`."""
@@ -159,36 +163,29 @@ class Core:
         step.serial = self.serial
         self.serial += 1
         step.start = batch.now
-        step.scheduled = batch._entries
-        step.admitted, step.preempted, step.cached = batch.admitted, batch.preempted, batch.cached
+        step.scheduled, step.admitted = batch._entries, batch._admitted
+        step.preempted, step.cached = batch.preempted, batch.cached
         step.rejected, step.dropped = batch.rejected, batch.dropped
-        if self.quick:
-            self._clean(step)
-        batch._work(step)
-        step.works = bool(batch._entries) or batch._steady.given or batch.padding_tokens > 0
-        if not self.quick:
-            step.unused = batch.unused
-            step.entries = batch.entries
-            step.free_blocks = batch.free_blocks
-        self._advance(step)
-        if not self.quick or reason is not None or not step.works:
-            self._note(step, reason)
-        return step
-
-    def _clean(self, step: Step) -> None:
-        """Empty lists for a step that is used again."""
-        step.wake = None
-        if step.chunks:
+        if self.quick and batch._chunks:
             step.chunks = []
-        if step.prefill_done:
-            step.prefill_done = []
-        if step.decoding:
-            step.decoding = []
+        batch._work(step)
+        step.works = batch._entries.count > 0 or batch._steady.given or batch.padding_tokens > 0
+        if self.quick:
+            step.steady = batch._steady.size if batch._steady.given else 0
+            step.wake = None
+            if not step.works:
+                self._note(step, reason)
+            return step
+        step.unused = batch.unused
+        step.entries = batch.entries
+        step.free_blocks = batch.free_blocks
+        self._advance(step)
+        self._note(step, reason)
+        return step
 
     def _advance(self, step: Step) -> None:
         """What is scheduled counts as computed."""
-        batch = self.batch
-        for seq in batch._entries:
+        for seq in step.scheduled:
             decodes = seq._computed >= seq.prefill_target
             seq._computed += seq._scheduled
             seq._scheduled = 0
@@ -199,16 +196,9 @@ class Core:
             else:
                 step.prefill_done.append(seq)
             seq.placeholders += 1
-            if not self.quick:
-                step.sampled.append(seq)
-        step.steady = 0
-        if batch._steady.given:
-            step.steady = batch._steady.size
-            batch._steady.advance()
+            step.sampled.append(seq)
 
     def _note(self, step: Step, reason: str | Wait | None) -> None:
-        if self.quick and step.works:  # nobody reads it
-            return
         if isinstance(reason, Wait):
             step.note, step.wake = str(reason.reason), index(reason.until)
         else:
@@ -222,8 +212,6 @@ class Core:
         A sequence that was preempted meanwhile gets its token all the same, and may end while it waits; for one that
         ended meanwhile the token is discarded.
         """
-        if self.quick:
-            return self._commit_quickly(step, finished)
         delivery = Delivery()
         for seq in step.sampled:
             if seq.ended:
@@ -245,69 +233,127 @@ class Core:
             delivery.completed = ended if ended_waiting else in_order
         return delivery
 
-    def _commit_quickly(self, step: Step, finished: list[Sequence]) -> Delivery:
-        """The same for a step that nobody else looks at: it is delivered at once, and orders do not matter."""
-        delivery = self._delivery
-        for seq in step.prefill_done:
-            seq.placeholders -= 1
-            seq._known += 1
-        for seq in step.decoding:
-            seq.placeholders -= 1
-            seq._known += 1
-        delivery.prefill_done = step.prefill_done
-        delivery.completed = finished
-        if finished:
-            self._finish(finished)
-        return delivery
-
     def _finish(self, ended: list[Sequence]) -> bool:
         """These leave what they hold. Whether one of them was waiting."""
-        counted = self.batch._counted
         ended_waiting = False
         for seq in ended:
-            in_step = seq._pace is not None
-            if in_step:
-                self.tally.left(seq)
-                self.steady.leave(seq)
             if seq.waiting:
                 ended_waiting = True
                 self.waiting.remove(seq)
-            elif counted is not None:
-                counted.release(seq)
             elif self.kv is not None:
                 self.kv.release(seq)
-            if self.quick:
-                self.running.leave(seq, in_step)
             seq.waiting = seq.running = False
             seq.ended = True
         return ended_waiting
 
-    def coast(self) -> bool:
-        """An iteration of those in step and nobody else; False, and nothing is done, if KV blocks are short."""
-        counted, steady = self.batch._counted, self.steady
-        if counted is not None:
-            blocks = steady.blocks_needed()
-            if blocks > counted.free:
-                return False
-            counted.free -= blocks
-        steady.advance()
-        self.serial += 1
-        return True
+    # The quick path
 
-    def fall_in(self) -> None:
-        """After a delivery: those that have nothing but decodes before them go in step, if bulk verbs serve them."""
-        batch, running = self.batch, self.running
-        if not batch._asked and not running.split:
-            return
-        before = running.loose()
-        if running.split and not before:
-            return
-        loose = []
-        for seq in before:
+    def settle(self, step: Step, end: int) -> int:
+        """Deliver a step that nobody else looks at, at once, and tell the tally. How many sequences have ended."""
+        batch, tally, script, steady = self.batch, self.tally, self.script, self.steady
+        identity = batch._hashed is not None
+        joins = batch._asked or self.running.split
+        if joins:
+            self.running.part()
+        tally.planned(step)
+        ended = 0
+        if steady.given:
+            steady.advance()
+            tally.decoded(end)
+            if steady.steps >= script.next_due:
+                seq = script.due()
+                while seq is not None:
+                    following = seq._next
+                    if identity:
+                        self._ended.append((1, seq._seat, seq))
+                    self._end(seq, step.serial)
+                    ended += 1
+                    seq = following
+        entries = batch._entries
+        for place in range(entries.count):
+            seq = entries.items[place]
+            position = seq.position
+            decodes = seq._computed >= seq.prefill_target
+            seq._computed += seq._scheduled
+            seq._scheduled = 0
+            if not decodes:
+                tally.scheduled(position, step.start)
+                if seq._computed < seq._known:
+                    continue
+            seq._known += 1
+            if decodes:
+                tally.token(position, end)
+            else:
+                tally.prefilled(position, step.serial, end)
+            if script.emits(position) == 0:
+                if identity:
+                    self._ended.append(self._rank(seq, place))
+                self._end(seq, step.serial)
+                ended += 1
+        if self._ended:
+            self._release()
+        if joins:
+            self._fall_in()
+        return ended
+
+    def _rank(self, seq: Sequence, place: int) -> tuple[int, int, Sequence]:
+        """Where a scheduled sequence stands among all, those in step included."""
+        if place < self.batch._place:
+            return (0, place, seq)
+        return (1, seq._seat, seq) if place < self.batch._until else (2, place, seq)
+
+    def _release(self) -> None:
+        """Blocks with identity are given back in scheduled order: it decides which are taken again first."""
+        self._ended.sort()
+        assert self.kv is not None
+        for _, _, seq in self._ended:
+            self.kv.release(seq)
+        self._ended = []
+
+    def _end(self, seq: Sequence, iteration: int) -> None:
+        """A running sequence has its last token."""
+        if seq._pace is not None:
+            self.tally.left(seq)
+            self.steady.leave(seq)
+            seq._next = None
+        counted = self.batch._counted
+        if counted is not None:
+            counted.release(seq)
+        seq.running = False
+        seq.ended = True
+        self.running.leave()
+        self.tally.completed(seq.position, iteration)
+        self.tally.unseated(1)
+
+    def _fall_in(self) -> None:
+        """Those that have nothing but decodes before them go in step."""
+        batch, loose = self.batch, self.running.loose()
+        kept = 0
+        for place in range(loose.count):
+            seq = loose.items[place]
+            if not seq.running:  # it has ended
+                continue
             if batch._may_fall_in(seq):
                 self.steady.join(seq)
                 self.script.joined(seq)
                 self.tally.joined(seq)
             else:
-                loose.append(seq)
-        running.part(loose)
+                loose.items[kept] = seq
+                kept += 1
+        loose.count = kept
+
+    def coast(self) -> bool:
+        """An iteration of those in step and nobody else; False, and nothing is done, if KV blocks are short."""
+        batch, steady = self.batch, self.steady
+        if self.kv is not None:
+            blocks = steady.blocks_needed()
+            if blocks > batch._free():
+                return False
+            if batch._counted is not None:
+                batch._counted.free -= blocks
+            else:
+                steady.give()
+                steady.serve(batch._no_limit)
+        steady.advance()
+        self.serial += 1
+        return True

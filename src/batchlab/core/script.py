@@ -22,33 +22,18 @@ class Script:
     def __init__(self, outputs: Iterable[int], steady: Steady) -> None:
         self._left = array("q", outputs)  # tokens still to emit; for those in step, the common step of the last one
         self._steady = steady
-        self._done: list[Sequence] = []
         self._buckets: list[Sequence | None] = [None] * BUCKETS
         self.next_due = 1  # nobody in step ends before this common step
 
     def finished(self, step: Step) -> list[Sequence]:
-        """The sequences whose last token the step emits: in scheduled order, those in step behind the others."""
-        if self._done:
-            self._done = []
-        if step.sampled:
-            self._emit(step.sampled)
-        else:  # where nobody asks for the order
-            if step.decoding:
-                self._emit(step.decoding)
-            if step.prefill_done:
-                self._emit(step.prefill_done)
-            if step.steady and self._steady.steps >= self.next_due:
-                self._due()
-        return self._done
+        """The sequences whose last token the step emits, in scheduled order."""
+        return [seq for seq in step.sampled if self.emits(seq.position) == 0]
 
-    def _emit(self, sequences: list[Sequence]) -> None:
-        left = self._left
-        for seq in sequences:
-            position = seq.position
-            tokens = left[position] - 1
-            left[position] = tokens
-            if tokens == 0:
-                self._done.append(seq)
+    def emits(self, position: int) -> int:
+        """It emits a token by itself: how many are left."""
+        tokens = self._left[position] - 1
+        self._left[position] = tokens
+        return tokens
 
     def joined(self, seq: Sequence) -> None:
         """It decodes in step from now on."""
@@ -81,19 +66,21 @@ class Script:
             self.next_due += 1
         return self.next_due
 
-    def _due(self) -> None:
+    def due(self) -> Sequence | None:
+        """The first of those in step that end now; each one's `_next` is another."""
         steps = self._steady.steps
         bucket = steps & (BUCKETS - 1)
         seq = self._buckets[bucket]
-        later = None
+        later = ends = None
         while seq is not None:
             following = seq._next
             if self._left[seq.position] == steps:
-                seq._next = None
-                self._done.append(seq)
+                seq._next = ends
+                ends = seq
             else:
                 seq._next = later
                 later = seq
             seq = following
         self._buckets[bucket] = later
         self.next_due = steps + 1
+        return ends

@@ -1,8 +1,12 @@
+cimport cython
+
+
 cdef class Pace:
     cdef public long long block_size, steps
     cdef public bint given
 
 
+@cython.freelist(512)
 cdef class Sequence:
     cdef public long long position, arrival, prompt_tokens, max_tokens, priority
     cdef public long long prefill_target, preemptions, sent, placeholders, swapped, registered
@@ -10,7 +14,7 @@ cdef class Sequence:
     cdef public object tokens, deadline
     cdef public list blocks, chain
     cdef public long long _known, _computed, _scheduled, _held
-    cdef long long _joined
+    cdef long long _joined, _seat
     cdef object _id, _names
     cdef Pace _pace
     cdef Sequence _next

@@ -53,6 +53,7 @@ class Sequence:
         self._held = 0
         self._pace: Pace | None = None
         self._joined = 0  # after how many common steps it fell in
+        self._seat = 0  # in which order the seats were taken
         self._next: Sequence | None = None  # the next in the same bucket of the script
         self.prefill_target = prompt_tokens  # below it, computing is prefill
         self.preemptions = 0

@@ -1,15 +1,25 @@
 cimport cython
+from batchlab.core.blocks cimport HashedBlocks
+from batchlab.core.line cimport Line
 from batchlab.core.sequence cimport Pace, Sequence
 
 
+@cython.final
 cdef class Steady(Pace):
     cdef public long long size, context
     cdef long long[::1] classes
-    cdef long long _turn
+    cdef long long _turn, _taking, _filling
+    cdef HashedBlocks _hashed
+    cdef list _rows
 
-    @cython.locals(computed=longlong)
+    @cython.locals(computed=longlong, place=longlong)
     cpdef join(self, Sequence seq)
-    @cython.locals(computed=longlong)
+    @cython.locals(computed=longlong, place=longlong, row=Line)
     cpdef leave(self, Sequence seq)
+    @cython.locals(taking=Line, filling=Line, seq=Sequence)
+    cpdef serve(self, long long before)
+    @cython.locals(place=longlong, other=Sequence)
+    cpdef _stand_in(self, Line row, Sequence seq)
     cpdef long long blocks_needed(self)
+    cpdef give(self)
     cpdef advance(self)

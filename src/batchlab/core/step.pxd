@@ -1,3 +1,4 @@
+from batchlab.core.line cimport Line
 from batchlab.core.work cimport Work
 
 
@@ -5,7 +6,8 @@ cdef class Step(Work):
     cdef public object wake, unused, note
     cdef public long long serial, start, steady, free_blocks
     cdef public bint works
-    cdef public list entries, scheduled, admitted, preempted, rejected, dropped, cached, sampled, prefill_done, decoding
+    cdef public Line scheduled, admitted
+    cdef public list entries, preempted, rejected, dropped, cached, sampled, prefill_done, decoding
 
 
 cdef class Delivery:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchlab.core.line import Line
 from batchlab.core.sequence import Sequence
 from batchlab.core.work import Work
 
@@ -14,8 +15,8 @@ class Step(Work):
         self.serial = 0
         self.start = 0
         self.entries: list[tuple[Sequence, str, int]] = []  # (sequence, phase, tokens), if anyone wants to see them
-        self.scheduled: list[Sequence] = []  # who has tokens in it, but for those in step
-        self.admitted: list[Sequence] = []
+        self.scheduled = Line()  # who has tokens in it, but for those in step
+        self.admitted = Line()
         self.preempted: list[tuple[Sequence, str, str, int]] = []
         self.rejected: list[tuple[Sequence, str]] = []
         self.dropped: list[tuple[Sequence, str, str]] = []

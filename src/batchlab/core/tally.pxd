@@ -8,6 +8,7 @@ cdef signed char WAITING, ACTIVE, RETRYING, COMPLETED, REJECTED
 cdef long long UNKNOWN, MANY, MOST
 
 
+@cython.final
 cdef class Tally:
     cdef public bint tied
     cdef public Histogram gaps
@@ -48,9 +49,9 @@ cdef class Tally:
     cdef _carry(self, object iterations, object tokens)
     cpdef coasted(self, long long iterations, long long decodes)
     cpdef queued(self, long long length)
-    @cython.locals(seq=Sequence, who=Sequence, position=longlong)
-    cpdef seat(self, Step step)
-    @cython.locals(seq=Sequence, who=Sequence, unseated=longlong)
+    @cython.locals(who=Sequence, unseated=longlong, works=bint)
+    cpdef planned(self, Step step)
+    @cython.locals(seq=Sequence, unseated=longlong)
     cpdef turn(self, Step step, Step delivered, Delivery delivery, long long end)
     @cython.locals(seq=Sequence, steady=Steady, together=longlong, position=longlong, gap=longlong)
     cpdef decoded(self, long long end)

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from typing import Any
 
+from batchlab.core.arrays import longer
 from batchlab.core.histogram import Histogram
 from batchlab.core.sequence import Sequence
 from batchlab.core.steady import Steady
@@ -31,8 +32,9 @@ NEVER = -1
 class Tally:
     """Results by position in the input, and totals. Times in the clock's unit. docs/trace-format.md defines each.
 
-    The loop shows it every step (`turn`); for sequences that decode in step it is told of joining and leaving instead,
-    and of each common step once (`decoded`). A reader of a trace calls the same methods with what the trace says.
+    The verbs tell it who sits and who stands, and the loop shows it every step (`turn`). For sequences that decode in
+    step it is told of joining and leaving instead, and of each common step once (`decoded`). A reader of a trace calls
+    the same methods with what the trace says.
     """
 
     def __init__(self, count: int, tied: bool = False, steady: Steady | None = None) -> None:
@@ -81,19 +83,19 @@ class Tally:
         zero = array("q", bytes(8 * size))
         few = array("i", bytes(4 * size))
         flags = array("b", bytes(size))
-        self.first_scheduled = longer(self.first_scheduled, "q", unknown)
-        self.first_iteration = longer(self.first_iteration, "q", unknown)
-        self.first_time = longer(self.first_time, "q", unknown)
-        self.last_time = longer(self.last_time, "q", unknown)
-        self.completed_iteration = longer(self.completed_iteration, "q", unknown)
-        self.max_itl = longer(self.max_itl, "q", unknown)
-        self.tokens = longer(self.tokens, "q", zero)
-        self.recomputed = longer(self.recomputed, "q", zero)
-        self.lost = longer(self.lost, "q", zero)
-        self.times_preempted = longer(self.times_preempted, "i", few)
-        self.times_retried = longer(self.times_retried, "i", few)
-        self.result = longer(self.result, "b", flags)
-        self.in_decode = longer(self.in_decode, "b", flags)
+        self.first_scheduled = longer(self.first_scheduled, unknown)
+        self.first_iteration = longer(self.first_iteration, unknown)
+        self.first_time = longer(self.first_time, unknown)
+        self.last_time = longer(self.last_time, unknown)
+        self.completed_iteration = longer(self.completed_iteration, unknown)
+        self.max_itl = longer(self.max_itl, unknown)
+        self.tokens = longer(self.tokens, zero)
+        self.recomputed = longer(self.recomputed, zero)
+        self.lost = longer(self.lost, zero)
+        self.times_preempted = longer(self.times_preempted, few)
+        self.times_retried = longer(self.times_retried, few)
+        self.result = longer(self.result, flags)
+        self.in_decode = longer(self.in_decode, flags)
 
     # What happens to one request
 
@@ -250,35 +252,25 @@ class Tally:
 
     # The loop's view of an iteration
 
-    def seat(self, step: Step) -> None:
-        """Take in who sits after the plan. Who is preempted without a seat was admitted earlier in this iteration."""
-        if not step.preempted:
-            for seq in step.admitted:
-                self.sits(seq.position)
-            return
-        admitted = [seq.position for seq in step.admitted]
-        for who, mode, _, computed in step.preempted:
-            position = who.position
-            if self.result[position] != ACTIVE:
-                admitted.remove(position)
-                self.sits(position)
-            self.stands(position, mode == "recompute", computed)
-        for position in admitted:
-            self.sits(position)
-
-    def turn(self, step: Step, delivered: Step | None, delivery: Delivery, end: int) -> None:
-        """Take in the rest of a step as planned, and what is delivered at its end."""
+    def planned(self, step: Step) -> None:
+        """Take in a step as planned, but for whom it has scheduled. The verbs have said who sits and who stands."""
         unseated = 0
-        for who, result, reason in step.dropped:
-            unseated += self.dropped(who.position, RESULTS.index(result), reason)
-        for who, tokens in step.cached:
-            self.cached(who.position, tokens)
-        for seq in step.scheduled:
-            self.scheduled(seq.position, step.start)
+        if step.dropped:
+            for who, result, reason in step.dropped:
+                unseated += self.dropped(who.position, RESULTS.index(result), reason)
+        if step.cached:
+            for who, tokens in step.cached:
+                self.cached(who.position, tokens)
         self.moved_blocks += step.moved_blocks
         self.computes(step.prefill_tokens, step.decode_tokens)
         works = step.prefill_tokens + step.decode_tokens > 0
-        self.seats(len(step.admitted), len(step.preempted), unseated, works, step.padding_tokens)
+        self.seats(step.admitted.count, len(step.preempted), unseated, works, step.padding_tokens)
+
+    def turn(self, step: Step, delivered: Step | None, delivery: Delivery, end: int) -> None:
+        """Take in a whole step, and what is delivered at its end."""
+        self.planned(step)
+        for seq in step.scheduled:
+            self.scheduled(seq.position, step.start)
         if delivered is not None:
             for seq in delivered.decoding:
                 if not delivery.discarded or seq not in delivery.discarded:
@@ -288,7 +280,7 @@ class Tally:
         unseated = 0
         for seq in delivery.completed:
             unseated += self.completed(seq.position, step.serial)
-        self._seated -= unseated
+        self.unseated(unseated)
 
     # Those that decode in step
 
@@ -349,8 +341,8 @@ class Tally:
         while top > 0 and self._peak_gaps[top - 1] <= gap:
             top -= 1
         if top == len(self._peak_gaps):
-            self._peak_gaps = longer(self._peak_gaps, "q", array("q", bytes(8 * top)))
-            self._peak_steps = longer(self._peak_steps, "q", array("q", bytes(8 * top)))
+            self._peak_gaps = longer(self._peak_gaps, array("q", bytes(8 * top)))
+            self._peak_steps = longer(self._peak_steps, array("q", bytes(8 * top)))
         self._peak_gaps[top] = gap
         self._peak_steps[top] = step
         self._peaks = top + 1
@@ -366,11 +358,3 @@ class Tally:
             else:
                 low = middle + 1
         return self._peak_gaps[low] if low < self._peaks else 0
-
-
-def longer(column: Any, code: str, more: array[int]) -> array[int]:
-    """A column with more behind it."""
-    found = array(code)
-    found.frombytes(memoryview(column).tobytes())
-    found.extend(more)
-    return found

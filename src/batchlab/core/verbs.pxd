@@ -1,5 +1,6 @@
 cimport cython
 from batchlab.core.blocks cimport CountedBlocks, HashedBlocks
+from batchlab.core.line cimport Line
 from batchlab.core.queue cimport WaitingQueue
 from batchlab.core.running cimport Running
 from batchlab.core.script cimport Script
@@ -11,7 +12,7 @@ from batchlab.core.work cimport Work
 
 cdef class Verbs:
     cdef public long long now
-    cdef public list admitted, preempted, rejected, dropped, cached
+    cdef public list preempted, rejected, dropped, cached
     cdef public long long moved_blocks, padding_tokens, plain_steps, wanted
     cdef object _kv, _shed, _estimator, _holds
     cdef CountedBlocks _counted
@@ -20,7 +21,8 @@ cdef class Verbs:
     cdef Script _script
     cdef Tally _tally
     cdef Sequence _hits_for, _stopped_at
-    cdef list _hits, _entries
+    cdef list _hits
+    cdef Line _entries, _admitted
     cdef bint _chunks, _contexts, _asked, _holds_computed
     cdef long long _place, _until
     cdef Running _running
@@ -28,7 +30,6 @@ cdef class Verbs:
     cdef long long _no_limit, _seat_cap, _queue_cap, _budget, _left
 
     cpdef _open(self, long long now)
-    cpdef bint _anybody_left(self)
     cpdef _new_lists(self)
     cpdef admit(self, Sequence seq)
     cpdef schedule(self, Sequence seq, object at_most=*)
@@ -43,8 +44,10 @@ cdef class Verbs:
     cpdef estimate(self, Sequence seq=*, long long tokens=*)
     @cython.locals(tokens=longlong, hits=list)
     cpdef _schedule(self, Sequence seq, long long most)
+    cpdef _sit(self, Sequence seq)
+    cpdef _grant(self, Sequence seq, long long tokens)
     @cython.locals(
-        seq=Sequence, tokens=longlong, after=longlong,
+        seq=Sequence, entries=Line, place=longlong, tokens=longlong, after=longlong,
         prefill=longlong, decode=longlong, context=longlong, prefill_context=longlong, samples=longlong,
     )
     cpdef _work(self, Work step)

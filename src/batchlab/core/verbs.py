@@ -6,6 +6,7 @@ from typing import Any
 
 from batchlab.core.blocks import CountedBlocks, HashedBlocks
 from batchlab.core.limits import NO_LIMIT, Limits
+from batchlab.core.line import Line
 from batchlab.core.queue import WaitingQueue
 from batchlab.core.running import Running
 from batchlab.core.sequence import DECODE, PREFILL, Sequence
@@ -49,9 +50,9 @@ class Verbs:
         self._counted = kv if isinstance(kv, CountedBlocks) else None
         self._hashed = kv if isinstance(kv, HashedBlocks) else None
         self._estimator = estimator
-        self._steady = Steady(kv.block_size if isinstance(kv, CountedBlocks) and holds != "max" else 0)
-        self._script: Any = None  # a Script and a Tally have to know of joining and leaving those in step, if any do
-        self._tally: Any = None
+        self._steady = Steady(kv.block_size if kv is not None and holds != "max" else 0, self._hashed)
+        self._script: Any = None  # has to know who joins and leaves those in step, if any do
+        self._tally: Any = None  # where results are tallied as they come
         self.plain_steps = 0
         """Steps in which those in step had to be taken apart, since they had to be looked at one by one."""
         self._no_limit = NO_LIMIT
@@ -75,16 +76,16 @@ class Verbs:
         self.padding_tokens = 0
         self._hits_for: Sequence | None = None  # whose lookup `_hits` is, while nothing has changed
         self._hits = NO_HITS
-        # A step keeps its lists, unless the core uses one step again and again.
-        if self._script is None or self._entries or self.admitted or self._anybody_left():
+        if self._script is None:  # a step keeps its lists ...
+            self._entries = Line()  # in scheduling order, without those in step
+            self._admitted = Line()
             self._new_lists()
-
-    def _anybody_left(self) -> bool:
-        return bool(self.preempted or self.rejected or self.dropped or self.cached)
+        else:  # ... unless the core uses one step again and again
+            self._entries.count = self._admitted.count = 0
+            if self.preempted or self.rejected or self.dropped or self.cached:
+                self._new_lists()
 
     def _new_lists(self) -> None:
-        self._entries: list[Sequence] = []  # in scheduling order, without those in step
-        self.admitted: list[Sequence] = []
         self.preempted: list[tuple[Sequence, str, str, int]] = []  # (sequence, mode, place, computed before)
         self.rejected: list[tuple[Sequence, str]] = []  # (sequence, reason)
         self.dropped: list[tuple[Sequence, str, str]] = []  # (sequence, result, reason)
@@ -100,7 +101,12 @@ class Verbs:
     @property
     def empty(self) -> bool:
         """Whether nothing is scheduled so far."""
-        return not self._entries and not self._steady.given
+        return not self._entries.count and not self._steady.given
+
+    @property
+    def admitted(self) -> list[Sequence]:
+        """Who has taken a seat in this iteration, in that order. A copy."""
+        return self._admitted.as_list()
 
     @property
     def entries(self) -> list[tuple[Sequence, str, int]]:
@@ -180,12 +186,7 @@ class Verbs:
             return SEATS
         if seq.waiting:
             self._waiting.remove(seq)
-        if seq._computed == 0:
-            seq.prefill_target = seq._known
-        seq.waiting = False
-        seq.running = True
-        self._running.append(seq)
-        self.admitted.append(seq)
+        self._sit(seq)
         return None
 
     def schedule(self, seq: Sequence, at_most: int | None = None) -> Refusal | None:
@@ -214,6 +215,8 @@ class Verbs:
             self._refund(seq)
         self._running.remove(seq)
         self.preempted.append((seq, mode, place, seq._computed))
+        if self._tally is not None:
+            self._tally.stands(seq.position, mode == "recompute", seq._computed)
         if self._kv is not None:
             if mode == "recompute":
                 seq.swapped = 0
@@ -266,6 +269,17 @@ class Verbs:
 
     # Mechanism
 
+    def _sit(self, seq: Sequence) -> None:
+        """Take a seat, at the end of the running list."""
+        if seq._computed == 0:
+            seq.prefill_target = seq._known
+        seq.waiting = False
+        seq.running = True
+        self._running.append(seq)
+        self._admitted.push(seq)
+        if self._tally is not None:
+            self._tally.sits(seq.position)
+
     def _schedule(self, seq: Sequence, most: int) -> Refusal | None:
         if seq._pace is not None:
             if seq._pace.given:
@@ -292,10 +306,14 @@ class Verbs:
                 return refusal
         if self._kv is not None:
             self._allocate(seq, tokens, hits)
-        seq._scheduled = tokens
-        self._entries.append(seq)
-        self._left -= tokens
+        self._grant(seq, tokens)
         return None
+
+    def _grant(self, seq: Sequence, tokens: int) -> None:
+        """So many tokens of this iteration are its own."""
+        seq._scheduled = tokens
+        self._entries.push(seq)
+        self._left -= tokens
 
     def _work(self, step: Work) -> Work:
         """Add up what is scheduled, before its tokens count as computed."""
@@ -303,7 +321,9 @@ class Verbs:
         if self._steady.given:
             decode = samples = self._steady.size
             context = self._steady.context + decode
-        for seq in self._entries:
+        entries = self._entries
+        for place in range(entries.count):
+            seq = entries.items[place]
             tokens = seq._scheduled
             after = seq._computed + tokens
             context += after
@@ -332,22 +352,23 @@ class Verbs:
         self._steady.leave(seq)
         if seq._scheduled:  # ... but as its own
             self._left -= 1
-            self._entries.append(seq)
+            self._entries.push(seq)
         if not self._steady.size:
             self._steady.given = False
 
     def _take_apart(self) -> None:
         """All of those in step are looked at one by one from now on, in this iteration at least."""
         self.plain_steps += 1
-        before, place, until = self._entries, self._place, self._until
+        before, place, until = self._entries.as_list(), self._place, self._until
         among = before[place:until]
-        self._entries = []
+        self._entries.count = place
         for seq in self._running.everyone():
             if seq._pace is not None:
                 self._fall_out(seq)
             elif seq in among:
-                self._entries.append(seq)
-        self._entries = before[:place] + self._entries + before[until:]
+                self._entries.push(seq)
+        for seq in before[until:]:
+            self._entries.push(seq)
         self._steady.given = False
         self._running.reunite()
 
@@ -433,7 +454,6 @@ class Verbs:
     def _refund(self, seq: Sequence) -> None:
         self._left += seq._scheduled
         seq._scheduled = 0
-        place = self._entries.index(seq)
-        del self._entries[place]
+        place = self._entries.remove(seq)
         self._place -= place < self._place
         self._until -= place < self._until
