@@ -167,7 +167,7 @@ def known(arrival, times):
     )
     found.first_start = arrival
     for iteration, time in enumerate(times):
-        found.emit(iteration, time)
+        found.emit(iteration, time, iteration == len(times) - 1)
     return found
 
 
