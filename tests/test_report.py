@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -228,9 +229,25 @@ def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: 
     assert unit.returncode == 2 and "iterations" in unit.stderr
     many = command("report", *[str(trace)] * 65, "-o", str(tmp_path / "a.html"))
     assert many.returncode == 2 and "65 runs" in many.stderr
+    nameless = command("report", str(trace), "-o", "")
+    assert (nameless.returncode, nameless.stderr) == (2, "batchlab: the name of the file to write is empty\n")
     nowhere = command("report", str(trace), "-o", str(tmp_path / "no" / "a.html"))
     assert nowhere.returncode == 2 and "cannot be written" in nowhere.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+def test_without_its_extra_it_says_what_to_install(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    page = tmp_path / "a.html"
+    done = command("report", str(EXAMPLES / "three-modes.toml"), "-o", str(page))
+    assert (done.returncode, done.stderr) == (
+        2,
+        "batchlab: report: needs the packages of its extra: pip install 'batchlab[report]'\n",
+    )
+    assert not page.exists()
 
 
 def test_a_missed_objective_and_a_cut_trace_are_told_by_the_exit_code(tmp_path: Path) -> None:
