@@ -181,6 +181,23 @@ def _tiny(init: Any) -> Any:
     return lambda self, most_slots, most_segments: init(self, most_slots, 8)
 
 
+def test_the_page_counts_in_words_that_fit(tmp_path: Path) -> None:
+    scenario, page = tmp_path / "one.toml", tmp_path / "a.html"
+    head = (
+        '[engine]\npolicy = "vllm"\nmax_num_seqs = 2\nmax_num_batched_tokens = 4\n[cost]\nmodel = "unit"\n[workload]\n'
+    )
+    for requests, said in (
+        ("", "0 requests · 0 iterations"),
+        ("{id = 'A', arrival = 0, prompt = 2, output = 1}", "1 request · 1 iteration<"),
+    ):
+        scenario.write_text(f"{head}requests = [{requests}]\n", encoding="utf-8")
+        assert command("report", str(scenario), "-o", str(page)).returncode == 0
+        text = page.read_text(encoding="utf-8").split("<script")[0]
+        assert said in text and ("nobody asked" in text) == (not requests)
+    assert command("report", str(scenario), "--set", "engine.max_num_seqs=1,2", "-o", str(page)).returncode == 0
+    assert "<th>Output tokens per iteration</th>" in page.read_text(encoding="utf-8")
+
+
 def test_the_page_forbids_every_network(small_report: Path) -> None:
     text = small_report.read_text(encoding="utf-8")
     head = text.split("</head>")[0]
