@@ -3,6 +3,7 @@
 import base64
 import json
 import random
+import sys
 import zlib
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,23 @@ def _tiny(init: Any) -> Any:
     return lambda self, most_slots, most_segments: init(self, most_slots, 8)
 
 
+def test_the_page_counts_in_words_that_fit(tmp_path: Path) -> None:
+    scenario, page = tmp_path / "one.toml", tmp_path / "a.html"
+    head = (
+        '[engine]\npolicy = "vllm"\nmax_num_seqs = 2\nmax_num_batched_tokens = 4\n[cost]\nmodel = "unit"\n[workload]\n'
+    )
+    for requests, said in (
+        ("", "0 requests · 0 iterations"),
+        ("{id = 'A', arrival = 0, prompt = 2, output = 1}", "1 request · 1 iteration<"),
+    ):
+        scenario.write_text(f"{head}requests = [{requests}]\n", encoding="utf-8")
+        assert command("report", str(scenario), "-o", str(page)).returncode == 0
+        text = page.read_text(encoding="utf-8").split("<script")[0]
+        assert said in text and ("nobody asked" in text) == (not requests)
+    assert command("report", str(scenario), "--set", "engine.max_num_seqs=1,2", "-o", str(page)).returncode == 0
+    assert "<th>Output tokens per iteration</th>" in page.read_text(encoding="utf-8")
+
+
 def test_the_page_forbids_every_network(small_report: Path) -> None:
     text = small_report.read_text(encoding="utf-8")
     head = text.split("</head>")[0]
@@ -228,9 +246,25 @@ def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: 
     assert unit.returncode == 2 and "iterations" in unit.stderr
     many = command("report", *[str(trace)] * 65, "-o", str(tmp_path / "a.html"))
     assert many.returncode == 2 and "65 runs" in many.stderr
+    nameless = command("report", str(trace), "-o", "")
+    assert (nameless.returncode, nameless.stderr) == (2, "batchlab: the name of the file to write is empty\n")
     nowhere = command("report", str(trace), "-o", str(tmp_path / "no" / "a.html"))
     assert nowhere.returncode == 2 and "cannot be written" in nowhere.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+@pytest.mark.parametrize("package", ["plotly", "jinja2"])
+def test_without_its_extra_it_says_what_to_install(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    page = tmp_path / "a.html"
+    done = command("report", str(EXAMPLES / "three-modes.toml"), "-o", str(page))
+    assert (done.returncode, done.stderr) == (
+        2,
+        "batchlab: report: needs the packages of its extra: pip install 'batchlab[report]'\n",
+    )
+    assert not page.exists()
 
 
 def test_a_missed_objective_and_a_cut_trace_are_told_by_the_exit_code(tmp_path: Path) -> None:

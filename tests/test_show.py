@@ -2,6 +2,10 @@
 
 import io
 import json
+import os
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import warnings
@@ -163,3 +167,19 @@ def test_without_matplotlib_one_line_says_what_to_install(folder: Path, monkeypa
     monkeypatch.delattr("batchlab.export.charts", raising=False)
     done = batchlab(folder, "export", "small.jsonl", "timeline", "-o", "m.svg")
     assert done.returncode == 2 and "pip install 'batchlab[plot]'" in done.stderr and not (folder / "m.svg").exists()
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="needs script of util-linux")
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_nothing_is_wider_than_the_terminal(term: str, tmp_path: Path) -> None:
+    scenario = str(ROOT / "examples" / "priority-preemption.toml")
+    shown = shlex.join([sys.executable, "-m", "batchlab", "run", scenario])
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment |= {"TERM": term, "NO_COLOR": "1"}
+    command = ["script", "-qec", f"stty cols 60; {shown} 2>/dev/null", "/dev/null"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, timeout=60
+    )
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in done.stdout.splitlines()]
+    assert done.returncode == 0 and len(lines) > 10
+    assert max(map(len, lines)) <= 60

@@ -41,6 +41,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
 
     Raises InputError where it cannot be written.
     """
+    if not os.fspath(path):  # it would be the current folder
+        raise InputError(None, None, None, "the name of the file to write is empty")
     target = Path(os.path.realpath(path))  # a link stays one: what it leads to is written
     try:
         if target.is_dir():

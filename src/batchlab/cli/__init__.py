@@ -32,7 +32,7 @@ def main() -> None:
     except OSError as error:
         if error.filename is not None:
             raise
-        _end(f"cannot write the output: {error.strerror}", 1)
+        _end(f"cannot write the output: {error.strerror}", 2)
 
 
 def _stop(number: int, frame: object) -> None:

@@ -1,5 +1,6 @@
 """Tables for people."""
 
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -56,8 +57,9 @@ KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 def console() -> Console:
     """Writes to stdout as it is now; where that is no terminal, wide enough that nothing is cut."""
-    width = None if sys.stdout.isatty() else PIPE_WIDTH
-    return Console(file=sys.stdout, width=width, highlight=False, soft_wrap=False)
+    # rich alone would take a dumb terminal (TERM=dumb) for 80 columns wide
+    width, height = shutil.get_terminal_size() if sys.stdout.isatty() else (PIPE_WIDTH, None)
+    return Console(file=sys.stdout, width=width, height=height, highlight=False, soft_wrap=False)
 
 
 def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, settings: str, title: str = "") -> None:

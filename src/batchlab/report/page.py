@@ -10,19 +10,19 @@ from importlib import resources
 from typing import Any
 
 import batchlab
-from batchlab.errors import BatchlabError
+from batchlab.errors import InputError
 from batchlab.report import words
 
 ABSENT = "needs the packages of its extra: pip install 'batchlab[report]'"
 
 
 def check_installed() -> None:
-    """Raises BatchlabError where the extra is not installed."""
+    """Raises InputError where the extra is not installed."""
     try:
         import jinja2  # noqa: F401
         import plotly  # noqa: F401
     except ImportError as error:
-        raise BatchlabError(f"report {ABSENT}") from error
+        raise InputError("report", None, None, ABSENT) from error
 
 
 def render(

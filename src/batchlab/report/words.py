@@ -33,6 +33,11 @@ def number(value: float | None) -> str:
     return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of them: 1 request, 2 requests."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def share(value: float | None) -> str:
     """A share in percent."""
     return "–" if value is None else f"{100 * value:.1f} %"
@@ -78,10 +83,11 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
     def latency(name: str, figure: str) -> Callable[[Any], Any]:
         return lambda run: run["latency"][name][figure]
 
+    per = " or ".join(dict.fromkeys(run["throughput"]["per"] for run in runs))
     found = [
         _row("Requests completed", runs, lambda run: run["results"].get("completed", 0), plain, 1),
         _row("Not completed", runs, lambda run: run["requests"] - run["results"].get("completed", 0), plain, -1),
-        _row("Output tokens per s or unit", runs, lambda run: run["throughput"]["output_token_rate"], plain, 1),
+        _row(f"Output tokens per {per}", runs, lambda run: run["throughput"]["output_token_rate"], plain, 1),
         _row("End", runs, lambda run: run["time"], timed, 0),
         _row("Iterations", runs, lambda run: run["iterations"], plain, 0),
     ]
@@ -99,4 +105,4 @@ def facts(runs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str], bool]]:
     return sorted(((name, values, len(set(values)) > 1) for name, values in found), key=lambda fact: not fact[2])
 
 
-FILTERS: dict[str, Callable[..., str]] = {"time": time, "number": number, "share": share}
+FILTERS: dict[str, Callable[..., str]] = {"time": time, "number": number, "share": share, "counted": counted}
