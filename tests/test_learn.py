@@ -178,3 +178,15 @@ def test_a_long_scenario_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "read"), [("A+3 B", ["A+3", "B"]), ("A+3,B", ["A+3", "B"]), ("x+1+2", ["x+1+2"])])
 def test_predictions_are_read(text: str, read: list[str]) -> None:
     assert read_prediction(text, ["A", "B", "x+1"]) == read
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("engine.max_num_seq=3", "engine.max_num_seq: unknown key (did you mean 'max_num_seqs'?)"),
+        ("engine.max_num_seqs=0", "engine.max_num_seqs: 0: must be at least 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_run_is_called_a_what_if(setting: str, message: str) -> None:
+    done = learn("1", answers=f"what-if {setting}\nquit\n")
+    assert f"what-if {message}" in done.stdout and "--set" not in done.stdout

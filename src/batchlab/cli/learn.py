@@ -16,6 +16,7 @@ from batchlab.cli.tables import console, say
 from batchlab.errors import BatchlabError, InputError, one_line
 from batchlab.learn import LESSONS, Lesson, Page, mark, read_prediction
 from batchlab.learn.tour import Part, tour
+from batchlab.plan.trial import named
 
 COMMANDS = ("next", "back", "what-if", "quit", "help")
 HELP = (
@@ -174,9 +175,13 @@ class _Walk:
 
     def _change(self, setting: str) -> bool:
         """Run under another setting and go to where it makes a difference; False if it cannot be run."""
+        overrides: dict[str, Any] = {}
         try:
-            changed = tour(self.lesson.path, dict([parse_setting(setting, "what-if")]) if setting else None)
+            overrides |= dict([parse_setting(setting, "what-if")]) if setting else {}
+            changed = tour(self.lesson.path, overrides)
         except BatchlabError as error:
+            if isinstance(error, InputError):
+                error = named(error, dict.fromkeys(overrides, "what-if"))
             say(self.out, str(error))
             return False
         place = changed.first_difference(self.tour)

@@ -100,13 +100,7 @@ def run(
     were rejected or failed have their result all the same. A scenario with several policies runs them one after the
     other; --trace, --summary and --requests then write one file each, with the policy's name before the suffix.
     """
-    overrides = dict(parse_setting(setting) for setting in settings)
-    if from_command is not None:
-        overrides = _settings_of(from_command, _knows_memory(scenario, overrides)) | overrides
-    if token_budget is not None:
-        overrides["engine.max_num_batched_tokens"] = token_budget
-    if chunk_size is not None:
-        overrides["engine.prefill_chunk"] = chunk_size
+    overrides = _overrides(scenario, settings, from_command, token_budget, chunk_size)
     names = _names(engines) or (["vllm"] if from_command is not None else [])
     loaded = load(scenario, overrides, names, workload)
     if requests is not None:
@@ -135,6 +129,20 @@ def run(
         print_json({"scenario": loaded.name, "runs": documents})
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
+
+
+def _overrides(
+    scenario: str, settings: tuple[str, ...], from_command: str | None, token_budget: int | None, chunk_size: int | None
+) -> dict[str, Any]:
+    """What the options change in the file; --set and its short forms go before the command's. Raises InputError."""
+    overrides = dict(parse_setting(setting) for setting in settings)
+    if from_command is not None:
+        overrides = _settings_of(from_command, _knows_memory(scenario, overrides)) | overrides
+    if token_budget is not None:
+        overrides["engine.max_num_batched_tokens"] = token_budget
+    if chunk_size is not None:
+        overrides["engine.prefill_chunk"] = chunk_size
+    return overrides
 
 
 def _goals(run: Run) -> Mapping[str | None, str]:
