@@ -139,9 +139,10 @@ WHY = """
 Why 5 million a second are not reached: a request is one Python object and stands in a few Python lists on its way; an iteration
 that admits, prefills or ends somebody takes dozens of small calls; and the policy is asked through the same public verbs as one of
 your own, which check what they are asked. A program for this one policy in arrays alone would have none of that, and neither
-policies of your own nor events. With a prefix cache blocks have an identity: every block of every request is looked up, entered and
-freed by itself, and nobody goes in step, as with asynchronous scheduling. Where the ratio is near 1, or below, the quick path brings
-nothing: such a policy or cache looks at every sequence anyway.
+policies of your own nor events. With a prefix cache blocks have an identity: sequences still go in step, but each is looked at where it
+fills a block and where it takes one, and every block of every prompt is hashed, looked up, entered and freed by itself; a third of that
+time is waiting for memory. With asynchronous scheduling nobody goes in step. Where the ratio is near 1, or below, the quick path brings
+nothing: such a policy looks at every sequence anyway.
 """
 
 
