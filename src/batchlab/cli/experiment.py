@@ -45,6 +45,22 @@ TIMES = {
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
 @click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
+@click.option(
+    "--engine",
+    metavar="COMMAND",
+    help="Measure real servers beside: 'vllm serve MODEL --max-num-batched-tokens {value} --host 127.0.0.1 "
+    "--port {port}'. No shell.",
+)
+@click.option(
+    "--rounds", type=click.IntRange(1, 1000), default=3, show_default=True, help="With --engine: repetitions."
+)
+@click.option(
+    "--ready-within",
+    type=click.FloatRange(0.1, 86400),
+    default=600.0,
+    show_default=True,
+    help="With --engine: seconds that a server has to come up.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def experiment(
     scenario: str,
@@ -55,18 +71,23 @@ def experiment(
     settings: tuple[str, ...],
     workload: str | None,
     jobs: int | None,
+    engine: str | None,
+    rounds: int,
+    ready_within: float,
     as_json: bool,
 ) -> None:
     """Change one setting of a SCENARIO and nothing else: short, long and mixed prompts apart, and what it means.
 
     The load is a file or generated. Its short prompts alone, its long ones alone, and all of them run at both values,
-    each request at its own time.
+    each request at its own time. With --engine a server is started for each value in each round, loaded with the same
+    requests and stopped; the simulation stands beside.
     """
     if not 0 <= warm_up < 1:
         raise InputError("--warm-up", None, warm_up, "must be a share from 0 to below 1")
     varied = parse_values([vary.partition("=")], "--vary")
     trial = Trial(scenario, dict(parse_setting(setting) for setting in settings), workload, slo)
     todo = comparing.parts(trial, varied, short, warm_up)
+    words = None if engine is None else _words(engine, todo)
     found = {}
     with counted_bar("experiment") as done:
         for number, measured in each(_measure, list(enumerate(todo)), jobs or cores()):
@@ -74,6 +95,15 @@ def experiment(
             done(len(found), len(todo))
     rows = [found[number] for number in range(len(todo))]
     key = next(iter(varied))
+    if words is not None:
+        from batchlab.bench.rounds import run_rounds
+        from batchlab.cli import experiment_rounds
+
+        with counted_bar("rounds") as done:
+            arms = run_rounds(todo, words, rounds, ready_within, done)
+        head = {"varied": key, "short": short, "warm_up": warm_up, "slo": slo}
+        experiment_rounds.tell(experiment_rounds.Experiment(key, rows, arms), head if as_json else None)
+        return
     readings = {one.load: comparing.read(one, other, key) for one, other in zip(rows[::2], rows[1::2], strict=True)}
     if as_json:
         document = {"varied": key, "short": short, "warm_up": warm_up, "slo": slo}
@@ -87,6 +117,20 @@ def experiment(
     for load, lines in readings.items():
         for line in lines:
             say(out, f"{load}: {line}")
+
+
+def _words(engine: str, todo: list[comparing.Part]) -> list[str]:
+    """The command of the servers, if these loads can be sent to any. Raises InputError."""
+    try:
+        import aiohttp  # noqa: F401
+    except ImportError:
+        raise InputError("--engine", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+    from batchlab.bench.engine import words_of
+
+    unit = comparing.requests_of(todo[0])[0].cost.unit
+    if unit != "ns":
+        raise InputError(todo[0].trial.scenario, "cost.unit", unit, "must be 'ns': a load is sent in real time")
+    return words_of(engine)
 
 
 def _measure(numbered: tuple[int, comparing.Part]) -> Measured:

@@ -19,7 +19,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies
 from batchlab.metrics.part import part_of
 from batchlab.plan.trial import Trial, parse_slo, percentiles_for, refuse_bad_values, run_of
-from batchlab.simulate import simulate
+from batchlab.simulate import Run, simulate
 from batchlab.units import NS_IN_S
 
 LOADS = ("short", "long", "mixed")
@@ -50,8 +50,9 @@ class Measured:
 
     latency: figures by metric, over all requests that were measured; `ttft short` and `ttft long` over those alone.
     kv_use: the largest share of the KV blocks that was taken at the end of an iteration, None where they are not
-    modelled. cached: the share of the prompt tokens that the prefix cache had. met: whether the objectives are, None
-    without any. kv_use, cached and preemptions are of the whole run.
+    modelled. cached: the share of the prompt tokens that the prefix cache had, None where it is not known. met: whether
+    the objectives are, None without any. waiting: how many requests waited in the mean, which is their rate times the
+    mean queue time (Little's law). kv_use, cached and preemptions are of the whole run.
     """
 
     load: str
@@ -62,9 +63,10 @@ class Measured:
     request_rate: float
     output_token_rate: float
     kv_use: float | None
-    cached: float
+    cached: float | None
     preemptions: int
     met: bool | None
+    waiting: float | None = None
 
 
 class _KvUse:
@@ -79,8 +81,8 @@ class _KvUse:
             self.least_free = free if self.least_free is None else min(free, self.least_free)
 
 
-def measure(part: Part) -> Measured:
-    """Run one part. Raises InputError where the load has no such requests or the engine refuses it."""
+def requests_of(part: Part) -> tuple[Run, Columns]:
+    """The run of a part, and the requests of its load. Raises InputError where there are none, or no such choice."""
     run = run_of(part.trial)
     if not isinstance(run.requests, Columns) or run.clients is not None:
         expected = "an experiment needs a file or [workload.generate], and no clients"
@@ -92,27 +94,64 @@ def measure(part: Part) -> Measured:
     chosen = {"short": is_short, "long": ~is_short, "mixed": np.ones(len(is_short), bool)}[part.load]
     if not chosen.any():
         raise InputError("--short", None, part.short, f"leaves no {part.load} prompts in the load")
-    requests = run.requests.take(np.flatnonzero(chosen))
+    return run, run.requests.take(np.flatnonzero(chosen))
+
+
+def measure(part: Part) -> Measured:
+    """Simulate one part. Raises InputError where the load has no such requests or the engine refuses it."""
+    run, requests = requests_of(part)
     summary, kv = Summary(), _KvUse()
     simulate(replace(run, requests=requests, inline=True), [summary, kv])  # inline: with the time of every token
-    return _measured(part, run.cost.unit, requests, summary, kv, run.limits.num_gpu_blocks)
+    blocks = run.limits.num_gpu_blocks
+    served = Served(
+        times=[one.output_times or [] for one in summary.results],
+        completed=None,
+        waiting=None,
+        kv_use=None if blocks is None or kv.least_free is None else 1 - kv.least_free / blocks,
+        cached=summary.tally.cached_tokens / int(requests.prompt.sum()),
+        preemptions=summary.tally.preemptions,
+    )
+    return judged(part, run.cost.unit, summary, served)
 
 
-def _measured(part: Part, unit: str, requests: Columns, summary: Summary, kv: _KvUse, blocks: int | None) -> Measured:
+@dataclass(frozen=True)
+class Served:
+    """What an engine tells beside a summary. times: of each request's tokens. completed: which requests count in the
+    rates, None for all that have a token. The rest is as in `Measured`.
+    """
+
+    times: list[list[int]]
+    completed: Any
+    waiting: float | None
+    kv_use: float | None
+    cached: float | None
+    preemptions: int
+
+
+def judged(part: Part, unit: str, summary: Summary, served: Served) -> Measured:
+    """The figures of a run without its warm-up."""
     arrival = summary.column("arrival")
     begin = int(arrival.min() + part.warm_up * (arrival.max() - arrival.min()))
     counted = arrival >= begin
     short = summary.column("prompt") <= part.short
     percentiles = percentiles_for(part.trial.slo)
     found = latencies(part_of(summary.tally, counted), arrival[counted], percentiles)
-    times = [one.output_times or [] for one, kept in zip(summary.results, counted, strict=True) if kept]
+    times = [each for each, kept in zip(served.times, counted, strict=True) if kept]
     found["itl"] = figures(np.concatenate([np.diff(np.array(each, np.int64)) for each in times]), percentiles)
     first = np.asarray(summary.tally.first_time)[: summary.tally.count]
     for name, mask in (("short", short), ("long", ~short)):
         chosen = counted & mask & (first != NEVER)
         found[f"ttft {name}"] = figures((first - arrival)[chosen], percentiles)
+    if served.completed is not None:
+        times = [each for each, done in zip(times, served.completed[counted], strict=True) if done]
     ends = [each[-1] for each in times if each]
     span = (max(ends) - begin) / (NS_IN_S if unit == "ns" else 1) if ends else 0.0
+    rate = len(ends) / span if span else 0.0
+    waiting = served.waiting
+    if waiting is not None and rate:  # who waits is seen, how long each one did is not
+        found["queue_time"] = {**found["queue_time"], "mean": waiting / rate * (NS_IN_S if unit == "ns" else 1)}
+    elif found["queue_time"]["mean"] is not None:
+        waiting = found["queue_time"]["mean"] * rate / (NS_IN_S if unit == "ns" else 1)
     met = None
     if part.trial.slo is not None:
         met = all(ok for _, _, ok in parse_slo(part.trial.slo).check(found, unit))
@@ -122,12 +161,13 @@ def _measured(part: Part, unit: str, requests: Columns, summary: Summary, kv: _K
         unit,
         int(counted.sum()),
         found,
-        len(ends) / span if span else 0.0,
+        rate,
         sum(map(len, times)) / span if span else 0.0,
-        None if blocks is None or kv.least_free is None else 1 - kv.least_free / blocks,
-        summary.tally.cached_tokens / int(requests.prompt.sum()),
-        summary.tally.preemptions,
+        served.kv_use,
+        served.cached,
+        served.preemptions,
         met,
+        waiting,
     )
 
 
@@ -141,12 +181,18 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
             target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
             trade = "the shorter ITL P99 and the longer TTFT of long prompts"
             said.append(f"{name} = {low.value} has {trade}: finer chunks{target}")
+            more = _ratio(high, low, "itl", "p90")
+            if more > 1 + APART:
+                said.append(
+                    f"ITL P90 goes the other way, {100 * (more - 1):.0f} % longer at {name} = {low.value}: a prompt is "
+                    "spread over more iterations, so more gaps hold a chunk, though each a shorter one"
+                )
         if (
             high.output_token_rate > low.output_token_rate * (1 + APART)
             and _ratio(low, high, "ttft", "p95") > 1 + APART
         ):
             said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95: waiting in larger batches")
-        if high.cached > low.cached + APART:
+        if high.cached is not None and low.cached is not None and high.cached > low.cached + APART:
             said.append(
                 f"with {name} = {high.value} more of the prompts was found cached ({100 * high.cached:.0f} % "
                 f"against {100 * low.cached:.0f} %): repeat both with enable_prefix_caching = false before comparing"
@@ -160,7 +206,7 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
 
 def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:
     """The second's figure over the first's; 1 where one is missing."""
-    before, after = low.latency[metric][statistic], high.latency[metric][statistic]
+    before, after = low.latency[metric].get(statistic), high.latency[metric].get(statistic)
     return after / before if before and after else 1.0
 
 

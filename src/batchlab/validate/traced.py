@@ -11,6 +11,8 @@ from batchlab.errors import InputError
 from batchlab.events import Event, Header, Iteration
 from batchlab.explain.source import read_events
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.latency import latencies
+from batchlab.metrics.result import RequestResult
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
 
@@ -70,14 +72,14 @@ def traced(path: Path) -> Recorded:
         ranks=1,
         lockstep=False,
         tensor_parallel=None,
-        requests=[_moved(request, start) for request in requests],
+        requests=[_moved(_with_output(r, result), start) for r, result in zip(requests, done, strict=True)],
         sent=[_seconds(request.arrival, start) for request in requests],
         queued=[_seconds(queued.get(request.id), start) for request in requests],
         first=first,
         last=last,
         series=_series(states, start, header.limits.get("num_gpu_blocks")),
         notes=notes,
-        itl=summary.document(False)["latency"]["itl"],
+        itl=latencies(summary.tally, summary.column("arrival"))["itl"],  # a recording of a live server has no end
     )
 
 
@@ -92,6 +94,13 @@ def _engine(header: Header) -> dict[str, Any]:
         found.pop("block_size")
         found.pop("enable_prefix_caching")
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _with_output(request: Request, result: RequestResult) -> Request:
+    """With its true length, which a live recording only shows by the tokens; of one that was given up, its limit."""
+    if request.output:
+        return request
+    return replace(request, output=request.max_tokens if result.completed_time is None else result.emitted)
 
 
 def _moved(request: Request, start: int) -> Request:

@@ -1,0 +1,143 @@
+"""What rounds on real servers showed: a table a load with its intervals, the simulation beside, and the reading."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from batchlab.bench.rounds import Arm, Figure, change, over, resolved, settled
+from batchlab.cli.tables import console, print_folded, say
+from batchlab.compare import said
+from batchlab.metrics.intervals import Interval, interval
+from batchlab.plan.experiment import LOADS, Measured, read
+from batchlab.units import NS_IN_MS
+
+TIMES: dict[str, Figure] = {
+    "TTFT, mean": ("ttft", "mean"),
+    "TTFT of short, p50": ("ttft short", "p50"),
+    "TTFT of short, p99": ("ttft short", "p99"),
+    "TTFT of long, p50": ("ttft long", "p50"),
+    "TTFT of long, p99": ("ttft long", "p99"),
+    "ITL, p50": ("itl", "p50"),
+    "ITL, p90": ("itl", "p90"),
+    "ITL, p99": ("itl", "p99"),
+}
+OTHERS: dict[str, Figure] = {
+    "requests/s": ("request_rate", None),
+    "output tokens/s": ("output_token_rate", None),
+    "waiting, mean": ("waiting", None),
+    "KV use, max %": ("kv_use", None),
+    "preemptions": ("preemptions", None),
+}
+RESOLVED = "*"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """key: what varies. predicted: the runs of the simulation, each load at both values. rounds: both arms of each."""
+
+    key: str
+    predicted: Sequence[Measured]
+    rounds: Sequence[Sequence[Arm]]
+
+    def runs(self, load: str) -> tuple[list[Measured], list[Measured]]:
+        """A load's measurements at the first and the second value, by round."""
+        place = LOADS.index(load)
+        first, second = zip(*self.rounds, strict=True)
+        return [arm.measured[place] for arm in first], [arm.measured[place] for arm in second]
+
+
+def tell(found: Experiment, document: dict[str, Any] | None) -> None:
+    """Print it; with the head of a document, as JSON."""
+    readings = {load: read(*settled(*found.runs(load)), found.key) for load in LOADS}
+    if document is not None:
+        print(json.dumps({**document, **_document(found, readings)}, indent=1))
+        return
+    out = console()
+    count = len(found.rounds)
+    for load in LOADS:
+        columns = _columns(found, load)
+        print_folded(out, columns, tuple(columns)[1:])
+        say(out, "")
+    noise = "no interval of one round" if count == 1 else f"{RESOLVED}: told apart from none, 95 % over {count} rounds"
+    say(out, f"times in ms, of the mean over {count} rounds; change: mean of the ratios within rounds; {noise}")
+    for arms in zip(*found.rounds, strict=True):
+        say(out, _cold_line(found.key, [arm.cold for arm in arms]))
+    failed = [sum(arm.failed for arm in arms) for arms in zip(*found.rounds, strict=True)]
+    if any(failed):
+        say(out, f"without a whole answer: {failed[0]:,} and {failed[1]:,} requests")
+    for load, lines in readings.items():
+        for line in lines:
+            say(out, f"{load}: {line}")
+    if count > 1:
+        say(out, "figures that the rounds do not tell apart count as equal in the reading")
+
+
+def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
+    """Of each value what was measured and predicted, then the change from one to the other, measured and predicted."""
+    one, other = found.runs(load)
+    place = 2 * LOADS.index(load)
+    before, after = found.predicted[place], found.predicted[place + 1]
+    columns: dict[str, list[Any]] = {f"{load} prompts": []}
+    values = [said(found.key, run.value) for run in (before, after)]
+    columns |= {f"{value}{kind}": [] for value in values for kind in ("", " sim")}
+    columns |= {"change": [], "sim": []}
+    for name, of in {**TIMES, **OTHERS}.items():
+        scale = 1 / NS_IN_MS if name in TIMES else 100.0 if of[0] == "kv_use" else 1.0
+        cells = [
+            name,
+            *(
+                cell
+                for runs, simulated in ((one, before), (other, after))
+                for cell in (_spread(over(runs, of), scale), _spread(over([simulated], of), scale))
+            ),
+            _percent(change(one, other, of)),
+            _percent(change([before], [after], of)),
+        ]
+        if any(cell != "-" for cell in cells[1:]):
+            for column, cell in zip(columns.values(), cells, strict=True):
+                column.append(cell)
+    return columns
+
+
+def _spread(value: Interval, scale: float) -> str:
+    if value.mean is None:
+        return "-"
+    text = f"{value.mean * scale:,.2f}"
+    return text if value.half_width is None else f"{text} ±{value.half_width * scale:,.2f}"
+
+
+def _percent(found: tuple[float, float, float] | None) -> str:
+    if found is None:
+        return "-"
+    middle, low, high = (100 * bound for bound in found)
+    if math.isnan(low):
+        return f"{middle:+.0f} %"
+    mark = RESOLVED if resolved(found) else " "
+    return f"{middle:+.0f} % ({low:+,.0f} to {min(high, 9999):+,.0f}){mark}"
+
+
+def _cold_line(key: str, colds: Sequence[Any]) -> str:
+    start = _spread(interval(cold.start for cold in colds), 1)
+    first, later = (
+        _spread(interval(getattr(cold, name) for cold in colds), 1 / NS_IN_MS) for name in ("first_ttft", "later_ttft")
+    )
+    name = key.rpartition(".")[2]
+    return f"cold start at {name} = {said(key, colds[0].value)}: up in {start} s, TTFT {first} ms, then {later} ms"
+
+
+def _document(found: Experiment, readings: dict[str, list[str]]) -> dict[str, Any]:
+    changes = {}
+    for load in LOADS:
+        pairs = {name: change(*found.runs(load), of) for name, of in {**TIMES, **OTHERS}.items()}
+        changes[load] = {
+            name: None if pair is None else [None if math.isnan(bound) else bound for bound in pair]
+            for name, pair in pairs.items()
+        }
+    return {
+        "rounds": [[asdict(arm) for arm in arms] for arms in found.rounds],
+        "predicted": [asdict(run) for run in found.predicted],
+        "changes": changes,
+        "reading": readings,
+    }

@@ -1,0 +1,178 @@
+"""The controlled experiment on servers: our own mock server is the engine, so what is true of it is known."""
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from test_experiment import KEY, made
+
+from batchlab.bench.client import Outcome
+from batchlab.bench.rounds import change, resolved, settled, token_times
+from batchlab.cli.main import cli
+from batchlab.plan.experiment import read
+
+SCENARIO = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 64
+num_gpu_blocks = 400
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 2_000_000
+prefill_token = 100_000
+[workload.generate]
+num_prompts = 16
+seed = 3
+arrivals = "poisson"
+request_rate = 40
+prompt = { distribution = "uniform", min = 10, max = 400 }
+output = { distribution = "uniform", min = 4, max = 20 }
+"""
+WITH_PID = "import os, sys; open(sys.argv[1], 'a').write(f'{os.getpid()} '); os.execv(sys.argv[2], sys.argv[2:])"
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> str:
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    return str(path)
+
+
+def engine(tmp_path: Path, scenario: str, value: str = "{value}") -> str:
+    """The mock server with the setting, that notes its process."""
+    serve = [sys.executable, "-m", "batchlab", "serve", scenario, "--set", f"{KEY}={value}", "--port", "{port}"]
+    return shlex.join([sys.executable, "-c", WITH_PID, str(tmp_path / "pids"), *serve])
+
+
+def pids(tmp_path: Path) -> list[int]:
+    path = tmp_path / "pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def arguments(scenario: str, command: str, *more: str) -> list[str]:
+    vary = f"--vary={KEY}=32,256"
+    return ["experiment", scenario, vary, "--short=150", "--jobs=1", "--rounds=2", "--engine", command, *more]
+
+
+def test_what_the_mock_server_is_known_to_do_is_measured(tmp_path: Path, scenario: str) -> None:
+    result = CliRunner().invoke(cli, arguments(scenario, engine(tmp_path, scenario), "--json"))
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert len(found["rounds"]) == 2
+    for arms in found["rounds"]:
+        assert [arm["value"] for arm in arms] == [32, 256]
+        for place, arm in enumerate(arms):
+            assert arm["failed"] == 0 and arm["cold"]["start"] > 0 and arm["cold"]["first_ttft"] > 0
+            for number, run in enumerate(arm["measured"]):
+                predicted = found["predicted"][2 * number + place]
+                assert run["requests"] == predicted["requests"]
+                for metric, statistic in (("ttft", "mean"), ("itl", "mean")):  # HTTP adds, nothing takes away
+                    assert run["latency"][metric][statistic] > 0.9 * predicted["latency"][metric][statistic]
+        small, large = (arm["measured"][1]["latency"] for arm in arms)
+        assert small["itl"]["p99"] < large["itl"]["p99"] and small["ttft long"]["p50"] > large["ttft long"]["p50"]
+    assert set(found["reading"]) == {"short", "long", "mixed"}
+    assert len(pids(tmp_path)) == 4 and not any(map(alive, pids(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("vllm 'serve {value} {port}", "cannot be split into words: No closing quotation"),
+        ("vllm serve --port {port}", "must hold {value}"),
+        ("vllm serve --max-num-batched-tokens {value}", "must hold {port}"),
+        ("no-such-program {value} {port}", "'no-such-program': cannot be started: No such file or directory"),
+        (
+            f"{sys.executable} -c 'print(\"no memory\"); raise SystemExit(3)' {{value}} {{port}}",
+            "the server ended with 3 before it was ready; the end of its log: no memory",
+        ),
+        (
+            f"{sys.executable} -c 'import time; time.sleep(60)' {{value}} {{port}}",
+            "the server did not answer /health in time; the end of its log: nothing",
+        ),
+    ],
+)
+def test_a_server_that_cannot_be_had_is_one_line(scenario: str, command: str, said: str) -> None:
+    options = arguments(scenario, command, "--ready-within=0.7")
+    done = subprocess.run([sys.executable, "-m", "batchlab", *options], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("batchlab: --engine") and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_no_shell_reads_the_command(tmp_path: Path, scenario: str) -> None:
+    command = f"echo {{value}} {{port}} ; touch {tmp_path}/made $(touch {tmp_path}/made)"
+    result = CliRunner().invoke(cli, arguments(scenario, command))
+    assert "ended with 0 before it was ready; the end of its log: 32 " in str(result.exception)
+    assert "; touch" in str(result.exception) and not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_is_gone_after_an_interruption(tmp_path: Path, scenario: str, number: signal.Signals) -> None:
+    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    words = [sys.executable, "-c", WITH_PID, str(tmp_path / "pids"), sys.executable, "-c", child, "{value}", "{port}"]
+    options = arguments(scenario, shlex.join(words))
+    running = subprocess.Popen([sys.executable, "-m", "batchlab", *options], stderr=subprocess.PIPE)
+    end = time.monotonic() + 30
+    while not pids(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    running.send_signal(number)
+    _, told = running.communicate(timeout=60)
+    assert running.returncode != 0 and b"Traceback" not in told
+    (group,) = pids(tmp_path)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
+
+
+def test_a_machine_that_drifts_does_not_hide_a_change() -> None:
+    rng = random.Random(5)
+    one, other = [], []
+    for _ in range(4):
+        drift, noise = rng.uniform(0.5, 2), rng.uniform(0.98, 1.02)
+        one.append(made(128, itl__p99=100 * drift, ttft_long__p50=100 * drift))
+        other.append(made(512, itl__p99=300 * drift * noise, ttft_long__p50=100 * drift * rng.uniform(0.5, 2)))
+    found = change(one, other, ("itl", "p99"))
+    assert found is not None and resolved(found) and found[1] < found[0] < found[2]
+    assert found[0] == pytest.approx(2, rel=0.05)
+    back = change(other, one, ("itl", "p99"))
+    assert back is not None and (1 + back[0]) * (1 + found[0]) == pytest.approx(1)
+    assert not resolved(change(one, other, ("ttft long", "p50")))
+    assert not resolved(change(one[:1], other[:1], ("itl", "p99")))
+    first, second = settled(one, other)
+    assert second.latency["ttft long"]["p50"] == first.latency["ttft long"]["p50"]
+    assert second.latency["itl"]["p99"] > 2 * first.latency["itl"]["p99"]
+    assert read(first, second, KEY)[0].startswith("no rule applies")  # the longer TTFT is not above the noise
+
+
+def test_why_p90_may_go_the_other_way_is_said() -> None:
+    def with_p90(run, value):
+        return replace(run, latency={**run.latency, "itl": {**run.latency["itl"], "p90": value}})
+
+    small, large = made(128, itl__p99=100, ttft_long__p50=120), made(512, itl__p99=300, ttft_long__p50=100)
+    found = read(with_p90(small, 90), with_p90(large, 20), KEY)
+    assert "finer chunks" in found[0] and "350 % longer" in found[1] and "more gaps hold a chunk" in found[1]
+    assert len(read(with_p90(small, 20), with_p90(large, 20), KEY)) == 1
+
+
+def test_tokens_of_a_chunk_are_spread_over_the_time_since_the_one_before() -> None:
+    outcome = Outcome(0, 0, 0, chunks=[(100, 2), (130, 3), (140, 1)])
+    assert token_times(outcome) == [100, 110, 120, 130, 140]
+    assert token_times(Outcome(0, 0, 0)) == []
