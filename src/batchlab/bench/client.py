@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 
-from batchlab.bench.target import Target, reason_of
+from batchlab.bench.target import Target, elsewhere, reason_of
 from batchlab.errors import InputError, shorten
 from batchlab.units import NS_IN_S
 
@@ -19,7 +21,11 @@ REFUSED = (400, 413, 422, 429, 503)
 BUSY = (429, 503)
 """Those after which another attempt may succeed."""
 MISTAKEN = (401, 403, 404, 405)
-"""Statuses that every request would get: the run ends."""
+"""Statuses that every request would get: the run ends. So it does where the server sends clients elsewhere."""
+MOST_COUNTED = 1 << 24
+"""Tokens that a server may say one answer or prompt has: more than any context, and a number that can be counted to."""
+LONGEST_LINE = 1 << 28
+"""Bytes of one line of a stream: the first may repeat the prompt, token by token."""
 CANCELLED = "by its client"
 
 
@@ -47,6 +53,12 @@ class Outcome:
     prompt: int | None = None
     retries: int = 0
     retry_after: float | None = None
+
+    def begin(self, now: int) -> None:
+        """An attempt goes out: nothing is left of the one before."""
+        self.sent = now
+        self.result, self.reason, self.status, self.chunks = "failed", "", None, []
+        self.counted, self.output, self.prompt, self.retry_after = "token_ids", None, None, None
 
     @property
     def tokens(self) -> int:
@@ -85,7 +97,7 @@ class Client:
         self._http = http
         self._target = target
         self._clock = clock
-        self._timeout = timeout
+        self.timeout = timeout
         self._token_ids = token_ids
 
     def body(self, prompt: str | list[int], max_tokens: int, more: Mapping[str, Any]) -> bytes:
@@ -103,30 +115,32 @@ class Client:
 
     async def send(self, outcome: Outcome, name: str, body: bytes, give_up: int | None) -> None:
         """Send it and fill in its outcome. give_up: when the client hangs up. Raises InputError for a wrong target."""
-        outcome.sent = self._clock.now()
-        outcome.retry_after = None
-        outcome.result, outcome.reason, outcome.chunks = "failed", "", []
-        last = outcome.sent + round(self._timeout * NS_IN_S)
+        outcome.begin(self._clock.now())
+        last = outcome.sent + round(self.timeout * NS_IN_S)
         hangs_up = give_up is not None and give_up < last
         until = give_up if give_up is not None and hangs_up else last
         try:
             async with asyncio.timeout((until - outcome.sent) / NS_IN_S):
                 await self._exchange(outcome, name, body)
+        except aiohttp.ServerTimeoutError as error:  # a TimeoutError too, but of the connection
+            outcome.reason = f"connection: {reason_of(error)}"
         except TimeoutError:
             outcome.result = "cancelled" if hangs_up else "failed"
-            outcome.reason = CANCELLED if hangs_up else f"took longer than {self._timeout:g} s"
+            outcome.reason = CANCELLED if hangs_up else f"took longer than {self.timeout:g} s"
         except (aiohttp.ClientError, OSError) as error:
             outcome.reason = f"connection: {reason_of(error)}"
         outcome.end = self._clock.now()
 
     async def _exchange(self, outcome: Outcome, name: str, body: bytes) -> None:
-        headers = {"Content-Type": "application/json", "X-Request-Id": name}
-        async with self._http.post(self._target.url, data=body, headers=headers) as response:
+        headers = {"Content-Type": "application/json", "X-Request-Id": _header(name)}
+        post = self._http.post(self._target.url, data=body, headers=headers, allow_redirects=False)
+        async with post as response:
             outcome.status = response.status
             if response.status != 200:
+                elsewhere(self._target.url, response)
                 self._refused(outcome, response.headers.get("Retry-After"), await response.text(errors="replace"))
                 return
-            await Stream(outcome, self._clock.now).read(response.content.iter_any())
+            await Stream(outcome, self._clock.now, response.content_type).read(response.content.iter_any())
 
     def _refused(self, outcome: Outcome, retry_after: str | None, text: str) -> None:
         status = outcome.status or 0
@@ -136,56 +150,71 @@ class Client:
         outcome.result = "rejected" if status in REFUSED else "failed"
         outcome.reason = f"{status}: {message}"
         try:
-            outcome.retry_after = None if retry_after is None else max(0.0, float(retry_after))
-        except ValueError:  # a date, which no engine sends
-            outcome.retry_after = None
+            seconds = float(retry_after or "")
+        except ValueError:  # none, or a date, which no engine sends
+            return
+        if math.isfinite(seconds):
+            outcome.retry_after = max(0.0, seconds)
 
 
 class Stream:
-    """Reads the events of an answer into its outcome."""
+    """Reads the events of an answer into its outcome. kind: what the server says it is."""
 
-    def __init__(self, outcome: Outcome, now: Callable[[], int]) -> None:
+    def __init__(self, outcome: Outcome, now: Callable[[], int], kind: str = "text/event-stream") -> None:
         self._outcome = outcome
         self._now = now
+        self._kind = kind
+        self._events = 0
         self._finished = False
         self._with_ids = 0
         self._usage_before: int | None = 0
 
     async def read(self, parts: AsyncIterator[bytes]) -> None:
         """All of it. Events that come together have one time."""
-        rest = b""
+        rest = bytearray()  # grows in place: a long line in small parts is not copied with each
         async for part in parts:
             now = self._now()
-            *lines, rest = (rest + part).split(b"\n")
-            for line in lines:
-                if line.startswith(b"data:") and not self._event(line[5:].strip(), now):
-                    return
+            rest += part
+            if b"\n" in part:
+                *lines, rest = rest.split(b"\n")
+                for line in lines:
+                    if line.startswith(b"data:") and not self._event(bytes(line[5:].strip()), now):
+                        return
+            if len(rest) > LONGEST_LINE:
+                self._outcome.reason = f"a line of over {LONGEST_LINE >> 20} MiB"
+                return
         self._close()
+        if not self._events and (rest or self._kind == "text/html"):
+            self._outcome.reason = f"no stream of events, but {self._kind}"
 
     def _event(self, data: bytes, now: int) -> bool:
         """One event. Whether more may come."""
-        outcome = self._outcome
+        self._events += 1
         if data == b"[DONE]":
             self._close()
             return False
         try:
-            document = json.loads(data)
-            error = document.get("error")
-            choices = document.get("choices") or []
-            usage = document.get("usage") or {}
-        except (ValueError, AttributeError):
-            outcome.reason = f"not an event of OpenAI's API: {shorten(data)}"
+            return self._document(json.loads(data), now)
+        except (ValueError, TypeError, AttributeError, RecursionError):  # no JSON, or something else than what it is
+            self._outcome.reason = f"not an event of OpenAI's API: {shorten(data)}"
             return False
+
+    def _document(self, document: Any, now: int) -> bool:
+        """What an event says. Raises ValueError, TypeError or AttributeError where it is not in OpenAI's form."""
+        outcome = self._outcome
+        error = document.get("error")
         if error is not None:
             code = error.get("code") if isinstance(error, dict) else None
-            outcome.status = code if isinstance(code, int) else outcome.status
+            outcome.status = code if isinstance(code, int) and 100 <= code < 600 else outcome.status
             outcome.result = "failed" if outcome.chunks else "rejected"
-            outcome.reason = f"in the stream: {_message(data.decode(errors='replace'))}"
+            outcome.reason = f"in the stream: {_message(json.dumps(document))}"
             return False
-        for choice in choices:
-            self._choice(choice, usage.get("completion_tokens"), now)
+        usage = document.get("usage") or {}
+        output, prompt = _count(usage.get("completion_tokens")), _count(usage.get("prompt_tokens"))
+        for choice in document.get("choices") or []:
+            self._choice(choice, output, now)
         if usage:
-            outcome.output, outcome.prompt = usage.get("completion_tokens"), usage.get("prompt_tokens")
+            outcome.output, outcome.prompt = output, prompt
         return True
 
     def _choice(self, choice: dict[str, Any], usage: int | None, now: int) -> None:
@@ -211,11 +240,24 @@ class Stream:
             outcome.reason = "the stream broke off" if not self._finished else "an answer without a token"
             return
         outcome.result = "completed"
+        outcome.output = outcome.output or None  # 0, of an answer: it does not count
         if self._with_ids < len(outcome.chunks):
             streamed = sum(tokens for _, tokens in outcome.chunks)
             outcome.counted = "usage" if outcome.output is not None else "chunks"
             if outcome.output is not None and outcome.output != streamed:
                 outcome.counted = "total"
+
+
+def _count(given: Any) -> int | None:
+    """A number of tokens. Raises ValueError for what is none."""
+    if given is not None and (type(given) is not int or not 0 <= given <= MOST_COUNTED):
+        raise ValueError
+    return given
+
+
+def _header(name: str) -> str:
+    """An id as the value of a header: percent-encoded where it has characters that none may have."""
+    return name if name.isascii() and name.isprintable() else quote(name, errors="replace")
 
 
 def _message(text: str) -> str:
@@ -224,6 +266,6 @@ def _message(text: str) -> str:
         document = json.loads(text)
         error = document.get("error", document)
         message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         message = text
     return shorten(str(message or "no reason given"))[1:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,9 @@ class Plan:
 
     max_concurrency: an open loop holds back what would be more at once. clients: a closed loop of so many instead, each
     sending its next request think_time ns after its last. max_retries: further attempts of a refused request, after
-    what Retry-After says. num_warmups: copies of the first request sent before, which do not count. exact: the true
-    output length is asked for and ignore_eos set; else max_tokens is the request's own. text: prompts as words.
+    what Retry-After says, unless that is longer than a request may take. num_warmups: copies of the first request sent
+    before, which do not count. exact: the true output length is asked for and ignore_eos set; else max_tokens is the
+    request's own. text: prompts as words.
     """
 
     max_concurrency: int | None = None
@@ -93,18 +95,19 @@ class Load:
         places = None if cap is None else asyncio.Semaphore(cap)
         arrivals = field(self._requests, "arrival")
         for position in sorted(range(len(arrivals)), key=arrivals.__getitem__):
-            body = self._body(position)  # before its time, so that it costs none
+            full = places is not None and places.locked()
+            body = None if full else self._body(position)  # before its time, so that it costs none
             await self._clock.until(self._start + arrivals[position])
             group.create_task(self._at_its_time(position, arrivals[position], body, places))
+            await asyncio.sleep(0)  # behind its times it does not wait, but those before go out and are read
 
-    async def _at_its_time(self, position: int, intended: int, body: bytes, places: asyncio.Semaphore | None) -> None:
-        if places is None:
-            await self._attempts(Outcome(position, intended, intended), body)
-            return
-        full = places.locked()
-        async with places:
+    async def _at_its_time(
+        self, position: int, intended: int, body: bytes | None, places: asyncio.Semaphore | None
+    ) -> None:
+        full = places is not None and places.locked()
+        async with places or contextlib.nullcontext():
             ready = self._now() if full else intended
-            await self._attempts(Outcome(position, intended, ready), body)
+            await self._attempts(Outcome(position, intended, ready), body or self._body(position))
 
     async def _closed_loop(self, places: Iterator[int]) -> None:
         for position in places:
@@ -127,6 +130,8 @@ class Load:
                 if not outcome.busy or outcome.retries >= self._plan.max_retries:
                     break
                 wait = WAIT if outcome.retry_after is None else outcome.retry_after
+                if wait > self._client.timeout:  # nobody would wait so long for an answer either
+                    break
                 again = self._clock.now() + round(wait * NS_IN_S)
                 if give_up is not None and again >= give_up:
                     break

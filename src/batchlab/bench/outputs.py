@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
@@ -80,19 +82,32 @@ def engine_meta(run: Run) -> dict[str, Any]:
     return {"engine_kwargs": kwargs, "resolved_config": {"scheduler_config": scheduler}, "kv_cache": cache}
 
 
+@contextlib.contextmanager
+def run_folder(folder: Path) -> Iterator[None]:
+    """A folder to write a run into. One that was made for it and is empty at the end is removed. Raises InputError."""
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(folder, None, None, f"cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        if new:
+            with contextlib.suppress(OSError):  # not empty
+                folder.rmdir()
+
+
 def write_run(result: Result, folder: Path, engine: Mapping[str, Any]) -> None:
     """A folder that `validate` and `calibrate` read. engine: of `engine_meta`.
 
     A client does not know when the engine took a request in: queued_ts is when it was sent, so the way there and back
-    counts as time of the engine. Only completed requests are in it. Raises InputError.
+    counts as time of the engine. Only completed requests are in it. The folder is one of `run_folder`. Raises
+    InputError.
     """
     done = [(r, o) for r, o in zip(result.requests, result.outcomes, strict=True) if o.result == "completed"]
-    if not done:
-        raise InputError(folder, None, None, "not written: no request was completed")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(folder, None, None, f"cannot be made: {error.strerror}") from error
     with whole_file(folder / "requests.jsonl") as file:
         for request, o in sorted(done, key=lambda pair: pair[1].sent):
             row = {

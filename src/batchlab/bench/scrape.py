@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,6 +22,8 @@ NAMES = {
     "vllm:num_preemptions_total": "preemptions",
 }
 """vLLM's names, the older one of KV use too -> ours."""
+ROW = re.compile(r'\s*(?P<name>[\w:]+)\s*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?\s*(?P<value>\S+)')
+"""One sample of Prometheus' text format: a name, labels, whose values may hold any character, a value; maybe a time."""
 GAUGES = ("running", "waiting", "kv_cache_usage")
 PATIENCE = 5.0
 """Seconds that one look may take."""
@@ -46,12 +51,13 @@ def parse(text: str, t: int) -> Sample | None:
     """A sample from the text of /metrics; None if nothing of vLLM's is in it."""
     found: dict[str, list[float]] = {}
     for line in text.splitlines():
-        name = NAMES.get(line.partition("{")[0].partition(" ")[0])
-        if name is not None:
-            try:
-                found.setdefault(name, []).append(float(line.rpartition("}")[2].split()[-1]))
-            except (ValueError, IndexError):
-                continue
+        row = ROW.match(line)
+        name = None if row is None else NAMES.get(row["name"])
+        if row is not None and name is not None:
+            with contextlib.suppress(ValueError):
+                value = float(row["value"])
+                if math.isfinite(value):  # NaN is how Prometheus says that there is none
+                    found.setdefault(name, []).append(value)
     if not found:
         return None
     summed = {name: sum(v) / len(v) if name == "kv_cache_usage" else sum(v) for name, v in found.items()}

@@ -85,7 +85,8 @@ async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[s
     """The status of the answer and the names of the models; none where the server does not tell."""
     try:
         timeout = aiohttp.ClientTimeout(total=CONNECT)
-        async with client.get(f"{base}/v1/models", timeout=timeout) as response:
+        async with client.get(f"{base}/v1/models", timeout=timeout, allow_redirects=False) as response:
+            elsewhere(base, response)
             if response.status in (401, 403):
                 raise InputError(base, "/v1/models", response.status, "refused: --header 'Authorization=Bearer ...'")
             text = await response.text() if response.status == 200 else "{}"
@@ -93,8 +94,15 @@ async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[s
         raise InputError(base, None, None, f"cannot be reached: {reason_of(error)}") from None
     try:
         return response.status, [str(entry["id"]) for entry in json.loads(text).get("data", [])]
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(base, "/v1/models", text, "not what an OpenAI-compatible server answers") from None
+
+
+def elsewhere(url: str, response: aiohttp.ClientResponse) -> None:
+    """Raises InputError where the server redirects: a POST would become a GET, and a key go where nobody sent it."""
+    place = response.headers.get("Location")
+    if 300 <= response.status < 400 and place is not None:
+        raise InputError(url, f"status {response.status}", None, f"it redirects: give the address itself, {place}")
 
 
 def reason_of(error: BaseException) -> str:

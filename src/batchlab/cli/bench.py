@@ -27,6 +27,17 @@ MOST_SECONDS = 10**6
 Tokens = click.IntRange(1, MOST_TOKENS)
 
 
+class Number(click.FloatRange):
+    """A number of a range; NaN, which compares with nothing, lies in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for one outside."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return found
+
+
 @click.command(cls=SeveralWords)
 @click.argument("url")
 @click.option("--scenario", type=click.Path(), metavar="FILE", help="Send the [workload] of this scenario.")
@@ -42,7 +53,7 @@ Tokens = click.IntRange(1, MOST_TOKENS)
 @click.option("--random-output-len", type=Tokens, default=128, show_default=True, metavar="LEN")
 @click.option(
     "--random-range-ratio",
-    type=click.FloatRange(0, 1, max_open=True),
+    type=Number(0, 1, max_open=True),
     metavar="R",
     default=0.0,
     show_default=True,
@@ -55,7 +66,7 @@ Tokens = click.IntRange(1, MOST_TOKENS)
 @click.option(
     "--closed-loop", type=click.IntRange(1), metavar="N", help="N clients, each sending after its last answer."
 )
-@click.option("--think-time", type=click.FloatRange(0, MOST_SECONDS), metavar="S", help="Of a closed loop's clients.")
+@click.option("--think-time", type=Number(0, MOST_SECONDS), metavar="S", help="Of a closed loop's clients.")
 @click.option(
     "--num-warmups", type=click.IntRange(0, 10**6), default=0, show_default=True, help="Sent before, uncounted."
 )
@@ -83,12 +94,10 @@ Tokens = click.IntRange(1, MOST_TOKENS)
 @click.option("--no-token-ids", is_flag=True, help="Do not ask for return_token_ids, for servers that refuse it.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="A header of every request.")
 @click.option("--extra-body", metavar="JSON", help="More fields of every request.")
-@click.option(
-    "--timeout", type=click.FloatRange(0.001, MOST_SECONDS), default=600.0, show_default=True, help="Seconds."
-)
+@click.option("--timeout", type=Number(0.001, MOST_SECONDS), default=600.0, show_default=True, help="Seconds.")
 @click.option(
     "--scrape-interval",
-    type=click.FloatRange(0, MOST_SECONDS),
+    type=Number(0, MOST_SECONDS),
     metavar="S",
     default=0.5,
     show_default=True,
@@ -114,6 +123,7 @@ def bench(url: str, **given: Any) -> None:
         import aiohttp  # noqa: F401
     except ImportError:
         raise InputError("bench", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+    from batchlab.bench import outputs
     from batchlab.bench.figures import document
     from batchlab.bench.run import bench as measure
     from batchlab.metrics.answers import missed, question
@@ -125,6 +135,8 @@ def bench(url: str, **given: Any) -> None:
     with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
         table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
         detailed = files.enter_context(whole_file(given["save_detailed"])) if given["save_detailed"] else None
+        if given["save_run"]:
+            files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
             result = asyncio.run(measure(where, requests, plan, given["seed"], done))
         found = document(result, asked)
@@ -268,12 +280,16 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 def _extra(text: str | None) -> dict[str, Any]:
     try:
-        found = {} if text is None else json.loads(text)
+        found = {} if text is None else json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise InputError("--extra-body", None, text, "must be a JSON object, such as '{\"temperature\": 0}'")
     return found
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(text)  # NaN and Infinity are no JSON
 
 
 def _interval(seconds: float) -> float:
@@ -309,7 +325,9 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
     if detailed is not None:
         json.dump(outputs.vllm_result(result, found), detailed)
         flush(detailed, given["save_detailed"])
-    if given["save_run"]:
+    if given["save_run"] and not found["results"].get("completed"):
+        found["notes"].append(f"{given['save_run']}: not written: no request was completed")
+    elif given["save_run"]:
         outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
 
 
