@@ -262,7 +262,8 @@ def test_without_its_extra_it_says_what_to_install(
     done = command("report", str(EXAMPLES / "three-modes.toml"), "-o", str(page))
     assert (done.returncode, done.stderr) == (
         2,
-        "batchlab: report: needs the packages of its extra: pip install 'batchlab[report]'\n",
+        "batchlab: report: needs the packages of its extra: pip install 'batchlab[report]', "
+        "or in a checkout .venv/bin/pip install '.[report]'\n",
     )
     assert not page.exists()
 

@@ -49,6 +49,20 @@ def test_prefix_caching_is_vllms_default_only_where_blocks_are_known() -> None:
     }
 
 
+def test_blocks_that_the_scenario_says_are_blocks_to_cache_in(tmp_path: Path) -> None:
+    assert parse("vllm serve m", has_blocks=True).settings["enable_prefix_caching"] is True
+    path = tmp_path / "s.toml"
+    load = '[workload]\nrequests = [{ id = "A", arrival = 0, prompt = 6, output = 3 }]\n'
+    for blocks, caching in (("num_gpu_blocks = 99\n", "true"), ("", None)):
+        path.write_text(
+            f'[engine]\npolicy = "vllm"\nmax_num_seqs = 4\nmax_num_batched_tokens = 64\n{blocks}'
+            f'[cost]\nmodel = "unit"\n{load}'
+        )
+        done = CliRunner().invoke(cli, ["run", str(path), "--from-command", "vllm serve m --no-async-scheduling"])
+        said = re.search(r"enable_prefix_caching = (\w+)", done.output)
+        assert done.exit_code == 0 and (said and said[1]) == caching
+
+
 def test_the_share_of_memory_counts_only_where_the_cost_model_knows_the_gpu() -> None:
     text = "vllm serve M --max-num-seqs 64 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.5"
     assert parse(text, knows_memory=True).settings["gpu_memory_utilization"] == 0.5

@@ -40,6 +40,8 @@ COST = {
 SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-q": "--quantization"}
 DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
 """vLLM's defaults on a GPU, where ours differ."""
+MEMORY = frozenset({"num_gpu_blocks", "gpu_memory_utilization"})
+"""Settings of [engine] that say how many KV blocks there are."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
@@ -55,11 +57,12 @@ class Command:
     unknown: list[str]
 
 
-def parse(text: str, knows_memory: bool = False) -> Command:
+def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Command:
     """Read a command line such as `vllm serve MODEL --max-num-seqs 256`. Raises InputError.
 
     What the command leaves out and DEFAULTS has is set as vLLM sets it; the other settings stay as they are.
-    knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization.
+    knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization. has_blocks: whether the
+    scenario says itself how many there are.
     """
     try:
         words = shlex.split(text.replace("\\\n", " "))
@@ -83,7 +86,7 @@ def parse(text: str, knows_memory: bool = False) -> Command:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
     for key, value in DEFAULTS.items():
         settings.setdefault(key, value)
-    if not {"num_gpu_blocks", "gpu_memory_utilization"} & settings.keys():
+    if not has_blocks and not MEMORY & settings.keys():
         del settings["enable_prefix_caching"]  # there are no blocks to cache in
     return Command(settings, cost, unknown)
 

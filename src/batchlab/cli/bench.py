@@ -122,7 +122,12 @@ def bench(url: str, **given: Any) -> None:
     try:
         import aiohttp  # noqa: F401
     except ImportError:
-        raise InputError("bench", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+        raise InputError(
+            "bench",
+            None,
+            None,
+            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install '.[bench]'",
+        ) from None
     from batchlab.bench import outputs
     from batchlab.bench.figures import document
     from batchlab.bench.run import bench as measure

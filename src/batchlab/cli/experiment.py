@@ -124,7 +124,12 @@ def _words(engine: str, todo: list[comparing.Part]) -> list[str]:
     try:
         import aiohttp  # noqa: F401
     except ImportError:
-        raise InputError("--engine", None, None, "needs aiohttp: pip install 'batchlab[bench]'") from None
+        raise InputError(
+            "--engine",
+            None,
+            None,
+            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install '.[bench]'",
+        ) from None
     from batchlab.bench.engine import words_of
 
     unit = comparing.requests_of(todo[0])[0].cost.unit

@@ -29,7 +29,7 @@ from batchlab.settings import parse_setting as parse_setting  # other commands h
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
-from batchlab.vllm_command import parse
+from batchlab.vllm_command import MEMORY, parse
 
 
 @click.command(cls=SeveralWords)
@@ -137,7 +137,7 @@ def _overrides(
     """What the options change in the file; --set and its short forms go before the command's. Raises InputError."""
     overrides = dict(parse_setting(setting) for setting in settings)
     if from_command is not None:
-        overrides = _settings_of(from_command, _knows_memory(scenario, overrides)) | overrides
+        overrides = _settings_of(from_command, *_memory(scenario, overrides)) | overrides
     if token_budget is not None:
         overrides["engine.max_num_batched_tokens"] = token_budget
     if chunk_size is not None:
@@ -159,19 +159,24 @@ def _names(engines: tuple[str, ...]) -> list[str]:
     return names
 
 
-def _knows_memory(scenario: str, overrides: dict[str, Any]) -> bool:
-    """Whether the scenario's cost model can tell a number of KV blocks. What is wrong with it loading it will say."""
+def _memory(scenario: str, overrides: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether the scenario's cost model can tell a number of KV blocks, and whether [engine] says one, or a share.
+
+    What is wrong with it loading it will say.
+    """
     try:
         document, _ = read_toml(scenario)
         override(document, {key: value for key, value in overrides.items() if key.partition(".")[0] == "cost"})
-        return hasattr(cost_of(document, Path(scenario).parent), "kv_blocks")
+        engine = document.get("engine", {})
+        said = {key.removeprefix("engine.") for key in overrides} | set(engine if isinstance(engine, dict) else ())
+        return hasattr(cost_of(document, Path(scenario).parent), "kv_blocks"), bool(MEMORY & said)
     except InputError:
-        return False
+        return False, False
 
 
-def _settings_of(command: str, knows_memory: bool) -> dict[str, Any]:
+def _settings_of(command: str, knows_memory: bool, has_blocks: bool) -> dict[str, Any]:
     """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
-    found = parse(command, knows_memory)
+    found = parse(command, knows_memory, has_blocks)
     if found.cost:
         said = ", ".join(f"{key} ({shorten(value)})" for key, value in found.cost.items())
         note(f"not taken from the command, [cost] says it: {said}")

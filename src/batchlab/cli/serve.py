@@ -59,7 +59,12 @@ def serve(
     try:
         import aiohttp  # noqa: F401
     except ImportError:
-        raise InputError("serve", None, None, "needs aiohttp: pip install 'batchlab[serve]'") from None
+        raise InputError(
+            "serve",
+            None,
+            None,
+            "needs aiohttp: pip install 'batchlab[serve]', or in a checkout .venv/bin/pip install '.[serve]'",
+        ) from None
     loaded = load(scenario, dict(map(parse_setting, settings)), [] if policy is None else [policy], check=False)
     if len(loaded.runs) > 1:
         raise InputError(scenario, "engine.policy", [run.engine for run in loaded.runs], "choose one with --policy")

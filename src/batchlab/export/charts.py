@@ -31,7 +31,12 @@ try:
     from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 except ImportError as error:
-    raise InputError(None, None, None, "charts need matplotlib: pip install 'batchlab[plot]'") from error
+    raise InputError(
+        None,
+        None,
+        None,
+        "charts need matplotlib: pip install 'batchlab[plot]', or in a checkout .venv/bin/pip install '.[plot]'",
+    ) from error
 
 FONT = "DejaVu Sans"
 """It comes with matplotlib, so that a chart is the same everywhere."""

@@ -13,7 +13,10 @@ import batchlab
 from batchlab.errors import InputError
 from batchlab.report import words
 
-ABSENT = "needs the packages of its extra: pip install 'batchlab[report]'"
+ABSENT = (
+    "needs the packages of its extra: pip install 'batchlab[report]', "
+    "or in a checkout .venv/bin/pip install '.[report]'"
+)
 
 
 def check_installed() -> None:
