@@ -93,7 +93,7 @@ def test_metrics_are_prometheus_text_whatever_the_model_is_called() -> None:
 
 
 def test_a_server_ends_at_once_also_in_a_step_of_a_quarter_of_an_hour(tmp_path: Path) -> None:
-    """A cost model in the wrong unit: Ctrl-C does not wait for the step, and the trace says when it would have ended."""
+    """A cost model in the wrong unit: Ctrl-C does not wait for the step; the trace says when it would have ended."""
 
     async def main() -> tuple[str, float, int]:
         async with served(a_run(step_ms=1_000_000)) as server, aiohttp.ClientSession() as http:
