@@ -84,6 +84,18 @@ def flush(file: IO[Any], path: str | os.PathLike[str]) -> None:
         raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
 
 
+def allow_many_files() -> None:
+    """Open files up to the hard limit, where the system has such limits: every connection is one."""
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

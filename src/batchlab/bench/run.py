@@ -16,6 +16,7 @@ from batchlab.bench.scrape import Scraper
 from batchlab.bench.target import find, session
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
+from batchlab.files import allow_many_files
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ async def bench(
 
     done: is told how many of how many requests have ended. Raises InputError where the server is not what it should be.
     """
-    _allow_many_connections()
+    allow_many_files()
     clock = Clock()
     async with session(where.headers) as http:
         target = await find(http, where.url, where.backend, where.path, where.model, where.extra)
@@ -77,15 +78,3 @@ def _first(group: BaseExceptionGroup[InputError]) -> InputError:
         error = error.exceptions[0]
     assert isinstance(error, InputError)
     return error
-
-
-def _allow_many_connections() -> None:
-    """Open files up to the hard limit, where the system has such limits: every stream is one."""
-    try:
-        import resource
-    except ImportError:  # Windows has none
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -13,7 +13,7 @@ import click
 
 from batchlab.cli.run import note, parse_setting
 from batchlab.errors import BatchlabError, InputError
-from batchlab.files import flush, whole_file
+from batchlab.files import allow_many_files, flush, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
 from batchlab.trace.write import TraceWriter
@@ -70,6 +70,7 @@ def serve(
         raise InputError(scenario, "engine.policy", [run.engine for run in loaded.runs], "choose one with --policy")
     if not _is_loopback(host):
         note(f"listening on {host}: everybody who reaches this address is answered")
+    allow_many_files()
     model = Path(scenario).stem if served_model_name is None else served_model_name
     with contextlib.ExitStack() as stack:
         observers: list[Any] = []

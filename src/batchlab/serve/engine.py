@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from batchlab import policies
@@ -107,6 +107,7 @@ class Engine:
         self._lives: dict[int, Live] = {}
         self._give_up: list[tuple[int, int, int, Live, str, str]] = []  # time, position, number, who, ...
         self._news = asyncio.Event()
+        self._stopped = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._origin = self._loop.time()
         self._started = -1  # when the last step began
@@ -147,8 +148,9 @@ class Engine:
             self._news.set()
 
     def stop(self) -> None:
-        """Cancel all that is left; `serve` then returns."""
+        """Cancel all that is left; `serve` then returns, without waiting for the times of the steps that are left."""
         self.stopping = True
+        self._stopped.set()
         for live in list(self._lives.values()):
             self.cancel(live, SHUTDOWN)
         self._news.set()
@@ -292,6 +294,9 @@ class Engine:
     def _give_up_at(self, at: int, live: Live, result: str, reason: str) -> None:
         self._numbers += 1
         heappush(self._give_up, (at, live.position, self._numbers, live, result, reason))
+        if len(self._give_up) > 2 * len(self._lives) + 64:  # mostly of those that ended before their deadlines
+            self._give_up = [entry for entry in self._give_up if entry[3].result is None]
+            heapify(self._give_up)
 
     def _next_give_up(self) -> int | None:
         while self._give_up and self._give_up[0][3].result is not None:
@@ -299,13 +304,13 @@ class Engine:
         return self._give_up[0][0] if self._give_up else None
 
     async def _until(self, end: int) -> None:
-        """Wait for a time on the engine's clock; others get a turn even if it has passed."""
+        """Wait for a time on the engine's clock, or the end of all; others get a turn even if it has passed."""
         self._due = end
-        while True:
-            left = end - self._clock()
-            await asyncio.sleep(max(left, 0) / NS_IN_S)
-            if left <= 0:
-                return
+        while (left := end - self._clock()) > 0 and not self.stopping:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left / NS_IN_S):
+                    await self._stopped.wait()
+        await asyncio.sleep(0)
 
     async def _pause(self, step: Step) -> int:
         """Nothing is delivered: when the next turn begins. In a simulation all that comes is known; here it is not."""

@@ -129,6 +129,8 @@ class MockServer:
     async def _body(self, request: web.BaseRequest, kind: type[Body]) -> Body:
         try:
             async with asyncio.timeout(PATIENCE):
+                if request.headers.get("Expect", "").lower() == "100-continue":  # curl waits a second for it
+                    await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                 data = await request.read()
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {PATIENCE:g} s") from None
@@ -236,8 +238,9 @@ class MockServer:
             ("batchlab:iterations_total", "counter", engine.iterations),
             ("batchlab:clock_lag_seconds", "gauge", engine.lag),
         ]
-        label = self.settings.model.replace("\\", r"\\").replace('"', r"\"")
+        label = self.settings.model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         lines = [f'# TYPE {name} {kind}\n{name}{{model_name="{label}"}} {value}' for name, kind, value in figures]
+        lines.append("# TYPE batchlab:requests_total counter")
         for result, count in sorted(engine.ended.items()):
             lines.append(f'batchlab:requests_total{{model_name="{label}",result="{result}"}} {count}')
         return web.Response(text="\n".join(lines) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
