@@ -3,8 +3,9 @@
 from rich.console import Console
 from rich.text import Text
 
-from batchlab.cli.tables import plain_table, say, settings_line
+from batchlab.cli.tables import milliseconds, plain_table, say, settings_line
 from batchlab.errors import one_line
+from batchlab.explain.wording import duration
 from batchlab.learn import Page
 from batchlab.learn.predict import Verdict
 from batchlab.learn.tour import Part, Tour
@@ -16,7 +17,11 @@ def print_question(out: Console, part: Part, page: Page) -> None:
     if page is part.pages[0]:
         out.print()
         out.print(Text(settings_line(part.run), style="bold"), soft_wrap=not out.is_terminal)
-    at = "" if part.run.cost.unit == "iteration" else f", at {page.start:,}"
+    at = (
+        ""
+        if part.run.cost.unit == "iteration"
+        else f", at {duration(page.start, 'ns') if part.run.cost.unit == 'ns' else page.start}"
+    )
     out.print()
     out.print(Text(f"{part.run.engine}: iteration {page.number} (of {len(part.pages)}){at}", style="bold"))
     urgency = len({request.priority for request in part.run.requests}) > 1
@@ -101,15 +106,18 @@ def _ended(result: RequestResult, part: Part) -> str:
     return (
         f"done in iteration {result.completed_iteration}"
         if part.run.cost.unit == "iteration"
-        else f"E2E {result.since_arrival(result.completed_time)}"
+        else f"E2E {duration(result.completed_time - result.request.arrival, part.run.cost.unit)}"
     )
 
 
 def print_results(out: Console, part: Part) -> None:
-    """Every request's times, in the clock's unit."""
-    table = plain_table(one_line(part.run.engine), "TTFT", "E2E", "max ITL", numeric=("TTFT", "E2E", "max ITL"))
+    """Every request's times, in the clock's unit; in ms where it counts ns."""
+    in_ms = part.run.cost.unit == "ns"
+    headings = [f"{name} (ms)" if in_ms else name for name in ("TTFT", "E2E", "max ITL")]
+    table = plain_table(one_line(part.run.engine), *headings, numeric=tuple(headings))
     for r in part.results:
         times = (r.since_arrival(r.first_time), r.since_arrival(r.completed_time), r.max_itl)
-        table.add_row(Text(one_line(r.request.id)), *("-" if time is None else f"{time:,}" for time in times))
+        shown = ["-" if time is None else milliseconds(time) if in_ms else f"{time:,}" for time in times]
+        table.add_row(Text(one_line(r.request.id)), *shown)
     out.print()
     out.print(table)

@@ -110,7 +110,8 @@ class _Fold:
         budget = self.header.limits.get("max_num_batched_tokens")
         chunk = self.header.settings.get("prefill_chunk")
         left = budget
-        for id, tokens in it.cached:
+        cached = {id: tokens for id, tokens in it.cached if tokens}
+        for id, tokens in cached.items():
             self.progress[id].computed = tokens
         for id, phase, tokens in it.scheduled:
             progress = self.progress[id]
@@ -118,7 +119,8 @@ class _Fold:
                 page.entries.append(Entry(id, id, "in its decode phase: one token", tokens, True))
             else:
                 reason = _cut(tokens, progress.prefill - progress.computed, progress.computed, chunk, left)
-                page.entries.append(Entry(id, f"{id}+{tokens}", reason, tokens))
+                found = f"; {cached[id]} before them are in the prefix cache" if id in cached else ""
+                page.entries.append(Entry(id, f"{id}+{tokens}", reason + found, tokens))
             progress.computed += tokens
             if progress.computed >= progress.prefill:
                 progress.emitted += 1
@@ -161,7 +163,8 @@ def _lasts(it: Iteration, unit: str) -> str:
         return ""
     prefill = sum(tokens for _, phase, tokens in it.scheduled if phase != "decode")
     decodes = sum(phase == "decode" for _, phase, _ in it.scheduled)
-    return f"{prefill} prefill and {decodes} decode tokens last {duration(it.end - it.start, unit)}, until {it.end}"
+    until = duration(it.end, unit) if unit == "ns" else it.end
+    return f"{prefill} prefill and {decodes} decode tokens last {duration(it.end - it.start, unit)}, until {until}"
 
 
 def pages_of(events: Iterable[Event]) -> list[Page]:
