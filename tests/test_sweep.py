@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from plan_samples import SCENARIO
 from rich.console import Console
 
 from batchlab.cli.main import cli
@@ -27,25 +28,6 @@ from batchlab.plan.sweep import Sweep
 from batchlab.plan.trial import Trial, row_of, run_of
 from batchlab.simulate import simulate
 
-SCENARIO = """
-[engine]
-policy = "vllm"
-max_num_seqs = 8
-max_num_batched_tokens = 64
-num_gpu_blocks = 100
-[cost]
-model = "linear"
-unit = "ns"
-per_iteration = 5_000_000
-prefill_token = 20_000
-[workload.generate]
-num_prompts = 60
-seed = 3
-arrivals = "poisson"
-request_rate = 20
-prompt = { distribution = "uniform", min = 1, max = 200 }
-output = { distribution = "exponential", mean = 20 }
-"""
 GRID = {"engine.max_num_batched_tokens": [16, 4, 64], "workload.generate.request_rate": [5, 40.5]}
 SLO = "ttft:p99<=500ms,itl:p99<=6ms"
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from plan_samples import SCENARIO
 
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
@@ -21,25 +22,6 @@ from batchlab.plan.trial import Trial, row_of, run_of
 from batchlab.plan.tune import Tuning
 from batchlab.vllm_command import parse
 
-SCENARIO = """
-[engine]
-policy = "vllm"
-max_num_seqs = 8
-max_num_batched_tokens = 64
-num_gpu_blocks = 100
-[cost]
-model = "linear"
-unit = "ns"
-per_iteration = 5_000_000
-prefill_token = 20_000
-[workload.generate]
-num_prompts = 60
-seed = 3
-arrivals = "poisson"
-request_rate = 20
-prompt = { distribution = "uniform", min = 1, max = 200 }
-output = { distribution = "exponential", mean = 20 }
-"""
 SPACE = {
     "engine.max_num_batched_tokens": [4, 16, 32, 64, 128, 256],
     "engine.max_num_seqs": [4, 8, 16, 32],

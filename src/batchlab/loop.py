@@ -347,33 +347,7 @@ class Loop:
         self._ended(step, delivery, rejected)
         if not self.observers:
             return
-        core = self.core
-        event = Iteration(
-            iteration=step.serial,
-            start=step.start,
-            end=self.now,
-            arrived=arrived,
-            rejected=rejected,
-            dropped=[Dropped(seq.id, result, reason) for seq, result, reason in step.dropped],
-            preempted=[Preemption(seq.id, mode, place, computed) for seq, mode, place, computed in step.preempted],
-            admitted=[seq.id for seq in step.admitted],
-            cached=[(seq.id, tokens) for seq, tokens in step.cached],
-            scheduled=[(seq.id, phase, tokens) for seq, phase, tokens in step.entries],
-            delivers=None if delivered is None else delivered.serial,
-            prefill_done=[seq.id for seq in delivery.prefill_done],
-            first_token=[seq.id for seq in delivery.first],
-            completed=[seq.id for seq in delivery.completed],
-            discarded=[seq.id for seq in delivery.discarded],
-            queue=_ids(core.waiting, self.run.list_limit),
-            active=_ids(core.running, self.run.list_limit),
-            unused=step.unused,
-            padding=step.padding_tokens,
-            idle=None if step.entries else step.note,
-            note=step.note if step.entries else None,
-            kv=None
-            if core.kv is None
-            else {"free": step.free_blocks, "free_after": core.kv.free, "moved": step.moved_blocks},
-        )
+        event = iteration_event(step, self.now, arrived, rejected, delivered, delivery, self.core, self.run.list_limit)
         self._tell(event)
 
     def _ended(self, step: Step, delivery: Delivery, rejected: list[Rejection]) -> None:
@@ -408,6 +382,48 @@ class Loop:
     def _tell(self, event: Any) -> None:
         for observe in self.observers:
             observe(event)
+
+
+def iteration_event(
+    step: Step,
+    end: int,
+    arrived: list[str],
+    rejected: list[Rejection],
+    delivered: Step | None,
+    delivery: Delivery,
+    core: Core,
+    list_limit: int | None,
+) -> Iteration:
+    """The event of a step that has just been taken: what the core did in it, and what `delivered` brought at its end.
+
+    list_limit: up to how many ids queue and running are listed, not counted.
+    """
+    return Iteration(
+        iteration=step.serial,
+        start=step.start,
+        end=end,
+        arrived=arrived,
+        rejected=rejected,
+        dropped=[Dropped(seq.id, result, reason) for seq, result, reason in step.dropped],
+        preempted=[Preemption(seq.id, mode, place, computed) for seq, mode, place, computed in step.preempted],
+        admitted=[seq.id for seq in step.admitted],
+        cached=[(seq.id, tokens) for seq, tokens in step.cached],
+        scheduled=[(seq.id, phase, tokens) for seq, phase, tokens in step.entries],
+        delivers=None if delivered is None else delivered.serial,
+        prefill_done=[seq.id for seq in delivery.prefill_done],
+        first_token=[seq.id for seq in delivery.first],
+        completed=[seq.id for seq in delivery.completed],
+        discarded=[seq.id for seq in delivery.discarded],
+        queue=_ids(core.waiting, list_limit),
+        active=_ids(core.running, list_limit),
+        unused=step.unused,
+        padding=step.padding_tokens,
+        idle=None if step.entries else step.note,
+        note=step.note if step.entries else None,
+        kv=None
+        if core.kv is None
+        else {"free": step.free_blocks, "free_after": core.kv.free, "moved": step.moved_blocks},
+    )
 
 
 def _ids(sequences: Any, most: int | None) -> list[str] | int:

@@ -1,13 +1,12 @@
 """Sessions whose next turn is sent when the last one has been answered."""
 
-from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappush
 
 from batchlab.clients.columns import Columns
-from batchlab.clients.request import Request
+from batchlab.clients.due import Due
 
 
-class Turns:
+class Turns(Due):
     """Sends first turns at their arrival, and each other one `think` after the last token of the turn before it.
 
     A turn that ends without its last token ends its session: nobody can go on from an answer that did not come, and the
@@ -16,9 +15,8 @@ class Turns:
 
     def __init__(self, requests: Columns) -> None:
         assert requests.sessions is not None and requests.sessions.think is not None
-        self._requests = requests
+        super().__init__(requests)
         self._after: dict[int, tuple[int, int]] = {}  # by the turn before: who comes next, and how long after it
-        self._due: list[tuple[int, int]] = []
         for position, (previous, think) in enumerate(
             zip(requests.sessions.previous.tolist(), requests.sessions.think.tolist(), strict=True)
         ):
@@ -27,23 +25,6 @@ class Turns:
             else:
                 self._after[previous] = position, think
         heapify(self._due)
-
-    @property
-    def next_arrival(self) -> int | None:
-        """Time of the next sending that is fixed, None if there is none."""
-        return self._due[0][0] if self._due else None
-
-    def due(self, now: int) -> list[tuple[int, int, Request]]:
-        """(time, position, request) of all that were sent by `now`, by time, then input order."""
-        found = []
-        while self._due and self._due[0][0] <= now:
-            time, position = heappop(self._due)
-            found.append((time, position, replace(self._requests[position], arrival=time)))
-        return found
-
-    def rejected(self, position: int, request: Request, now: int) -> int | None:
-        """A rejected request does not come again."""
-        return None
 
     def ended(self, position: int, now: int, completed: bool) -> None:
         """A request has its result: if that is its answer, the next turn of its session is due."""

@@ -25,7 +25,8 @@ from batchlab.core.sequence import Sequence as CoreSequence
 from batchlab.core.step import Delivery, Step
 from batchlab.costs.base import timer
 from batchlab.errors import InputError
-from batchlab.events import Dropped, End, Iteration, Observer, Preemption, Rejection
+from batchlab.events import End, Observer, Rejection
+from batchlab.loop import iteration_event
 from batchlab.serve.held import Held
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
@@ -342,36 +343,6 @@ class Engine:
     def _announce(self, step: Step, arrived: list[str], delivered: Step | None, delivery: Delivery) -> None:
         if self._observer is None:
             return
-        core = self.core
-        event = Iteration(
-            iteration=step.serial,
-            start=step.start,
-            end=self.now,
-            arrived=arrived,
-            rejected=[Rejection(seq.id, reason) for seq, reason in step.rejected],
-            dropped=[Dropped(seq.id, result, reason) for seq, result, reason in step.dropped],
-            preempted=[Preemption(seq.id, mode, place, computed) for seq, mode, place, computed in step.preempted],
-            admitted=[seq.id for seq in step.admitted],
-            cached=[(seq.id, tokens) for seq, tokens in step.cached],
-            scheduled=[(seq.id, phase, tokens) for seq, phase, tokens in step.entries],
-            delivers=None if delivered is None else delivered.serial,
-            prefill_done=[seq.id for seq in delivery.prefill_done],
-            first_token=[seq.id for seq in delivery.first],
-            completed=[seq.id for seq in delivery.completed],
-            discarded=[seq.id for seq in delivery.discarded],
-            queue=_ids(core.waiting, self.run.list_limit),
-            active=_ids(core.running, self.run.list_limit),
-            unused=step.unused,
-            padding=step.padding_tokens,
-            idle=None if step.entries else step.note,
-            note=step.note if step.entries else None,
-            kv=None
-            if core.kv is None
-            else {"free": step.free_blocks, "free_after": core.kv.free, "moved": step.moved_blocks},
-        )
+        rejected = [Rejection(seq.id, reason) for seq, reason in step.rejected]
+        event = iteration_event(step, self.now, arrived, rejected, delivered, delivery, self.core, self.run.list_limit)
         self._tell(event)
-
-
-def _ids(sequences: Any, most: int | None) -> list[str] | int:
-    count = len(sequences)
-    return [seq.id for seq in sequences] if most is None or count <= most else count
