@@ -209,17 +209,18 @@ def load_of(requests: Sequence[Request]) -> Load | None:
 
 
 def outputs_of(requests: Sequence[Request], longest: int | None) -> "array[int]":
-    """True output lengths by position, as far as max_model_len (`longest`) lets them come."""
+    """True output lengths by position, as far as max_model_len (`longest`) lets them come. A copy."""
     outputs = _column(requests, "output")
-    if longest is None:
-        return outputs
-    prompts = _column(requests, "prompt")
-    return array("q", [min(output, longest - prompt) for output, prompt in zip(outputs, prompts, strict=True)])
+    if longest is not None:
+        np.minimum(outputs, longest - np.asarray(_column(requests, "prompt")), out=np.asarray(outputs))
+    return outputs
 
 
 def _column(requests: Sequence[Request], name: str) -> "array[int]":
     if isinstance(requests, Columns):
-        return array("q", getattr(requests, name).tobytes())
+        found = array("q")
+        found.frombytes(np.ascontiguousarray(getattr(requests, name), np.int64).data.cast("B"))
+        return found
     return array("q", [getattr(request, name) for request in requests])
 
 

@@ -4,9 +4,9 @@ from array import array
 from typing import Any
 
 
-def longer(column: Any, more: "array[int]") -> "array[int]":
-    """A column with more of its kind behind it."""
-    found = array(more.typecode)
-    found.frombytes(memoryview(column).tobytes())
-    found.extend(more)
+def longer(column: Any, more: int, value: int = 0) -> "array[int]":
+    """A column with so many more numbers behind it, each of this value."""
+    kept = memoryview(column)
+    found = array(kept.format, [value]) * (len(kept) + more)
+    memoryview(found)[: len(kept)] = kept
     return found

@@ -223,7 +223,7 @@ class HashedBlocks:
         return chain[index]
 
     def _more_links(self) -> None:
-        as_many = array("q", bytes(8 * len(self._oldest)))
+        as_many = len(self._oldest)
         self._oldest = longer(self._oldest, as_many)
         self._newest = longer(self._newest, as_many)
 

@@ -50,7 +50,7 @@ class Links:
         number = self.count
         row = 4 * number
         if row == len(self._rows):
-            self._rows = longer(self._rows, array("q", bytes(8 * row)))
+            self._rows = longer(self._rows, row)
         self._rows[row] = parent
         self._rows[row + 1] = segment
         self._rows[row + 2] = start

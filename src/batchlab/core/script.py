@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 
 from batchlab.core.sequence import Sequence
 from batchlab.core.steady import Steady
@@ -13,14 +12,16 @@ BUCKETS = 4096  # a power of two; where this is compiled, a C constant
 
 
 class Script:
-    """Says which sequences end with a step's tokens. `outputs` are true lengths in tokens, by position in the input.
+    """Says which sequences end with a step's tokens.
+
+    `outputs` are true lengths in tokens, by position in the input; the script counts them down where they stand.
 
     Of those that decode in step it knows the common step in which each emits its last token. They stand in a calendar:
     a bucket for each step, which comes round again after BUCKETS steps.
     """
 
-    def __init__(self, outputs: Iterable[int], steady: Steady) -> None:
-        self._left = array("q", outputs)  # tokens still to emit; for those in step, the common step of the last one
+    def __init__(self, outputs: array[int], steady: Steady) -> None:
+        self._left = outputs  # tokens still to emit; for those in step, the common step of the last one
         self._steady = steady
         self._buckets: list[Sequence | None] = [None] * BUCKETS
         self.next_due = 1  # nobody in step ends before this common step

@@ -14,6 +14,7 @@ cdef class Tally:
     cdef public Histogram gaps
     cdef public object each_gap
     cdef public dict reasons
+    cdef dict _lost
     cdef public object rejections
     cdef public long long count, emitted, prefill_tokens, decode_tokens, recomputed_tokens, cached_tokens
     cdef public long long preemptions, retries, max_queue_length
@@ -21,7 +22,7 @@ cdef class Tally:
     cdef long long _unused
     cdef public long long moved_blocks, padding_tokens, decode_stalls, preempted_decode_stalls, slots_opened
     cdef public long long[::1] first_scheduled, first_iteration, first_time, last_time, completed_iteration
-    cdef public long long[::1] max_itl, tokens, recomputed, lost
+    cdef public long long[::1] max_itl, tokens, recomputed
     cdef public int[::1] times_preempted, times_retried
     cdef public signed char[::1] result, in_decode
     cdef long long _seated, _batch, _decoding, _parked, _last, _peaks

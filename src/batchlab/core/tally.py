@@ -63,7 +63,7 @@ class Tally:
         self._peaks = 0
         self.first_scheduled = self.first_iteration = self.first_time = self.last_time = array("q")
         self.completed_iteration = self.max_itl = self.tokens = self.recomputed = array("q")
-        self.lost = array("q")  # computed tokens that the last preemption dropped
+        self._lost: dict[int, int] = {}  # computed tokens that the last preemption dropped, until it sits again
         self.times_preempted = self.times_retried = array("i")
         self.result = self.in_decode = array("b")
         self._columns(max(count, 1))
@@ -79,23 +79,18 @@ class Tally:
 
     def _columns(self, size: int) -> None:
         """Room for so many more requests."""
-        unknown = array("q", [NEVER]) * size
-        zero = array("q", bytes(8 * size))
-        few = array("i", bytes(4 * size))
-        flags = array("b", bytes(size))
-        self.first_scheduled = longer(self.first_scheduled, unknown)
-        self.first_iteration = longer(self.first_iteration, unknown)
-        self.first_time = longer(self.first_time, unknown)
-        self.last_time = longer(self.last_time, unknown)
-        self.completed_iteration = longer(self.completed_iteration, unknown)
-        self.max_itl = longer(self.max_itl, unknown)
-        self.tokens = longer(self.tokens, zero)
-        self.recomputed = longer(self.recomputed, zero)
-        self.lost = longer(self.lost, zero)
-        self.times_preempted = longer(self.times_preempted, few)
-        self.times_retried = longer(self.times_retried, few)
-        self.result = longer(self.result, flags)
-        self.in_decode = longer(self.in_decode, flags)
+        self.first_scheduled = longer(self.first_scheduled, size, NEVER)
+        self.first_iteration = longer(self.first_iteration, size, NEVER)
+        self.first_time = longer(self.first_time, size, NEVER)
+        self.last_time = longer(self.last_time, size, NEVER)
+        self.completed_iteration = longer(self.completed_iteration, size, NEVER)
+        self.max_itl = longer(self.max_itl, size, NEVER)
+        self.tokens = longer(self.tokens, size)
+        self.recomputed = longer(self.recomputed, size)
+        self.times_preempted = longer(self.times_preempted, size)
+        self.times_retried = longer(self.times_retried, size)
+        self.result = longer(self.result, size)
+        self.in_decode = longer(self.in_decode, size)
 
     # What happens to one request
 
@@ -121,7 +116,7 @@ class Tally:
                 self._parked += 1
         if recompute:
             self.in_decode[position] = 0
-            self.lost[position] = computed
+            self._lost[position] = computed
             self.recomputed[position] += computed
             self.recomputed_tokens += computed
 
@@ -148,10 +143,10 @@ class Tally:
     def cached(self, position: int, tokens: int) -> None:
         """Tokens found in the prefix cache; of those that a preemption dropped, these need not be computed again."""
         self.cached_tokens += tokens
-        found_again = min(tokens, self.lost[position])
-        self.recomputed[position] -= found_again
-        self.recomputed_tokens -= found_again
-        self.lost[position] = 0
+        if self._lost:
+            found_again = min(tokens, self._lost.pop(position, 0))
+            self.recomputed[position] -= found_again
+            self.recomputed_tokens -= found_again
 
     def scheduled(self, position: int, start: int) -> None:
         """It has tokens in the iteration that starts then."""
@@ -341,8 +336,8 @@ class Tally:
         while top > 0 and self._peak_gaps[top - 1] <= gap:
             top -= 1
         if top == len(self._peak_gaps):
-            self._peak_gaps = longer(self._peak_gaps, array("q", bytes(8 * top)))
-            self._peak_steps = longer(self._peak_steps, array("q", bytes(8 * top)))
+            self._peak_gaps = longer(self._peak_gaps, top)
+            self._peak_steps = longer(self._peak_steps, top)
         self._peak_gaps[top] = gap
         self._peak_steps[top] = step
         self._peaks = top + 1
