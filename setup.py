@@ -24,7 +24,7 @@ PACKAGE = SOURCE / "batchlab"
 CORE = PACKAGE / "core"
 COMPILED = sorted({*CORE.glob("*.py"), *(path.with_suffix(".py") for path in PACKAGE.rglob("*.pxd"))})
 # What a policy of one's own calls: given None, it must fail as the source does.
-FACING = ("verbs", "batch", "queue")
+FACING = ("building", "verbs", "batch", "queue")
 CHECKED = os.environ.get("BATCHLAB_BOUNDS_CHECK") == "1"
 
 

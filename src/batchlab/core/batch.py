@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from operator import index
 
+from batchlab.core.building import NO_HITS
 from batchlab.core.limits import NO_LIMIT
 from batchlab.core.sequence import Sequence
-from batchlab.core.verbs import NO_HITS, Verbs
+from batchlab.core.verbs import Verbs
 from batchlab.core.work import Refusal
 
 TOKENS = Refusal.TOKENS

@@ -161,13 +161,17 @@ class Tally:
             self.first_time[position] = end
             self.max_itl[position] = 0
         else:
-            gap = end - self.last_time[position]
-            self.gaps.add(gap, 1)
-            if self.each_gap is not None:
-                self.each_gap.single(position, gap)
-            if gap > self.max_itl[position]:
-                self.max_itl[position] = gap
+            self._gap(position, end)
         self.last_time[position] = end
+
+    def _gap(self, position: int, end: int) -> None:
+        """Its own gap, up to a token at `end`."""
+        gap = end - self.last_time[position]
+        self.gaps.add(gap, 1)
+        if self.each_gap is not None:
+            self.each_gap.single(position, gap)
+        if gap > self.max_itl[position]:
+            self.max_itl[position] = gap
 
     def prefilled(self, position: int, iteration: int, end: int) -> None:
         """Its prefill ends, which brings a token."""
@@ -285,13 +289,7 @@ class Tally:
         together = steady.size - len(self._late)
         self.emitted += steady.size
         for seq in self._late:
-            position = seq.position
-            gap = end - self.last_time[position]
-            self.gaps.add(gap, 1)
-            if self.each_gap is not None:
-                self.each_gap.single(position, gap)
-            if gap > self.max_itl[position]:
-                self.max_itl[position] = gap
+            self._gap(seq.position, end)
             seq._joined = steady.steps
         if self._late:
             self._late = []

@@ -18,6 +18,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from batchlab import policies
+from batchlab.announce import iteration_event
 from batchlab.clients.identity import tokens_of
 from batchlab.clients.request import KnownRequests, Request
 from batchlab.core.scheduler import Core
@@ -26,7 +27,6 @@ from batchlab.core.step import Delivery, Step
 from batchlab.costs.base import timer
 from batchlab.errors import InputError
 from batchlab.events import End, Observer, Rejection
-from batchlab.loop import iteration_event
 from batchlab.serve.held import Held
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
