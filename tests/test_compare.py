@@ -11,7 +11,7 @@ from rich.console import Console
 
 from batchlab import compare
 from batchlab.cli import main
-from batchlab.cli.compare import split_values
+from batchlab.cli.scenario_options import split_values
 from batchlab.cli.side_by_side import blocks, print_comparison
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
-from batchlab.vllm_command import parse
+from batchlab.vllm_command import known_as, parse
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -106,7 +106,10 @@ def test_what_the_cost_says_is_named() -> None:
         "kv_dtype": "fp8",
     }
     assert found.settings["max_num_seqs"] == 64 and found.unknown == []
-    said = "not taken from the command, [cost] says it: llm ('org/M'), tensor_parallel ('2'), dtype ('bfloat16')"
+    said = (
+        "the command says model 'org/M', --tensor-parallel-size 2, --dtype bfloat16, --quantization fp8, "
+        "--kv-cache-dtype fp8, of which [cost] model = 'linear' knows nothing: times are of [cost]"
+    )
     assert said in run("vllm.toml", text + " --max-num-batched-tokens 64 --num-gpu-blocks-override 50").stderr
 
 
@@ -124,3 +127,80 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
     else:
         with pytest.raises(InputError, match="--from-command"):
             parse(text)
+
+
+PASTED = {
+    "docker": (
+        "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface --env HF_TOKEN=x "
+        "-p 8000:8000 --ipc=host vllm/vllm-openai:latest --model Qwen/Qwen3-32B -tp 2 --max-num-seqs 128",
+        {"max_num_seqs": 128},
+        {"llm": "Qwen/Qwen3-32B", "tensor_parallel": "2"},
+        [],
+    ),
+    "json": (
+        "VLLM_LOGGING_LEVEL=DEBUG CUDA_VISIBLE_DEVICES=0,1 vllm serve meta-llama/Llama-3.1-70B-Instruct \\\r\n"
+        '  --compilation-config \'{"level": 3, "cudagraph_mode": "FULL"}\' \\\r\n'
+        "  --trust-remote-code -tp=2 \\ \n --max-model-len 16k --enable-prefix-caching > vllm.log 2>&1 &",
+        {"max_model_len": 16000},
+        {"llm": "meta-llama/Llama-3.1-70B-Instruct", "tensor_parallel": "2"},
+        [],
+    ),
+    "speculative": (
+        'uv run --with vllm vllm serve Qwen/Qwen2.5-7B-Instruct --speculative-config \'{"method": "ngram"}\' '
+        "-dp 2 --enforce-eager -O3 --max_num_batched_tokens=8192 --max-model-len auto # as on Friday",
+        {"max_num_batched_tokens": 8192},
+        {"llm": "Qwen/Qwen2.5-7B-Instruct"},
+        ["--speculative-config", "--data-parallel-size", "--enforce-eager"],
+    ),
+    "model last": (
+        "vllm serve --no-enable-prefix-caching google/m --served-model-name a b --api-key 'se cret' "
+        "--gpu-memory-utilization .92",
+        {"enable_prefix_caching": False},
+        {"llm": "google/m"},
+        [],
+    ),
+    "module": (
+        "python3 -m vllm.entrypoints.openai.api_server --model=/models/x --tensor-parallel-size 4 "
+        "--pipeline-parallel-size 2 --dtype auto --max-num-seqs 1K",
+        {"max_num_seqs": 1024},
+        {"llm": "/models/x", "tensor_parallel": "4", "pipeline_parallel": "2"},
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PASTED)
+def test_commands_as_people_paste_them(name: str) -> None:
+    text, settings, cost, matters = PASTED[name]
+    found = parse(text, knows_memory=True)
+    assert found.settings.items() >= settings.items()
+    assert found.cost == cost and found.matters == matters
+    assert not any("cret" in flag or "{" in flag for flag in found.unknown)
+
+
+def test_a_switch_of_an_old_vllm_with_a_value_is_not_read_as_on() -> None:
+    for text in ("--enable-chunked-prefill False", "--enable-prefix-caching=true"):
+        with pytest.raises(InputError, match="takes no value: --enable-"):
+            parse(f"vllm serve M {text}")
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", ("llama-3.1-8b", None)),
+        ("meta-llama/Meta-Llama-3.1-70B", ("llama-3.1-70b", None)),
+        ("nvidia/Llama-3.1-8B-Instruct-FP8", ("llama-3.1-8b", "fp8")),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", ("qwen2.5-7b", "int8")),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", ("llama-3.1-8b", "int4")),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", ("qwen3-30b-a3b", None)),
+        ("mistralai/Mistral-7B-Instruct-v0.3", ("mistral-7b", None)),
+        ("deepseek-ai/DeepSeek-V3-0324", ("deepseek-v3", None)),
+        ("openai/gpt-oss-120b", ("gpt-oss-120b", None)),
+        ("Qwen/Qwen2.5-7B-Math", (None, None)),
+        ("deepseek-ai/DeepSeek-V3.2-Exp", (None, None)),
+        ("mine", (None, None)),
+        ("", (None, None)),
+    ],
+)
+def test_models_of_hugging_face_by_their_names(name: str, known: tuple[str | None, str | None]) -> None:
+    assert known_as(name) == known

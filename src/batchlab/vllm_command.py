@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import LimitSettings, parameters
@@ -37,11 +38,37 @@ COST = {
     "pipeline-parallel-size": "pipeline_parallel",
 }
 """Flags that say what a step costs, and the keys of [cost] that do here."""
-SHORT = {"-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-q": "--quantization"}
+SHORT = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-ep": "--enable-expert-parallel",
+    "-q": "--quantization",
+    "-cc": "--compilation-config",
+}
 DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
 """vLLM's defaults on a GPU, where ours differ."""
+UTILIZATION = 0.9
+"""vLLM's default of gpu_memory_utilization."""
 MEMORY = frozenset({"num_gpu_blocks", "gpu_memory_utilization"})
 """Settings of [engine] that say how many KV blocks there are."""
+MATTERS = (
+    *("config", "speculative-config", "data-parallel-size", "enable-expert-parallel", "decode-context-parallel-size"),
+    *("kv-transfer-config", "kv-offloading-size", "kv-cache-memory-bytes", "cpu-offload-gb", "enforce-eager"),
+    *("max-num-partial-prefills", "max-long-partial-prefills", "enable-lora", "runner", "scheduler-cls"),
+)
+"""Flags that are not modelled although they change who runs when, how long steps take or how many blocks there are."""
+DTYPES = {
+    **dict.fromkeys(("bf16", "bfloat16"), "bf16"),
+    **dict.fromkeys(("fp16", "float16", "half"), "fp16"),
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2"), "fp8"),
+    **dict.fromkeys(("int4", "awq", "awq_marlin", "gptq", "gptq_marlin", "w4a16", "quantized.w4a16"), "int4"),
+    **dict.fromkeys(("int8", "w8a8", "quantized.w8a8"), "int8"),
+    "mxfp4": "mxfp4",
+}
+"""What vLLM's flags and the names of models call a kind of number, as [cost] does."""
+FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}")
+"""Parts of a model's name that say nothing of its shape."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
@@ -49,12 +76,23 @@ SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 
 @dataclass(frozen=True)
 class Command:
-    """settings: of [engine], by their names there. cost: what it says of model and GPUs, which [cost] says here, by its
-    keys there. unknown: flags that say nothing here."""
+    """settings: of [engine], by their names there. cost: what it says of model and GPUs, as it says it, by the keys of
+    [cost]. usual: settings that it leaves out, and that are as vLLM has them. unknown: flags that say nothing here.
+    matters: flags that are not modelled and change the engine."""
 
     settings: dict[str, Any]
     cost: dict[str, str]
+    usual: list[str]
     unknown: list[str]
+    matters: list[str]
+
+    def costs(self) -> dict[str, Any]:
+        """What it says of model and GPUs as [cost] would; left out is what [cost] has no word for."""
+        llm, stored = known_as(self.cost.get("llm", ""))
+        said = {key: int(value) if value.isdecimal() else DTYPES.get(value.lower()) for key, value in self.cost.items()}
+        said["llm"] = llm
+        said["weight_dtype"] = said.get("weight_dtype") or stored
+        return {key: value for key, value in said.items() if value is not None}
 
 
 def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Command:
@@ -64,31 +102,58 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization. has_blocks: whether the
     scenario says itself how many there are.
     """
-    try:
-        words = shlex.split(text.replace("\\\n", " "))
-    except ValueError as error:
-        raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
-    while words and words[0] != "serve" and not words[0].startswith("--"):  # environment, vllm, python -m ...
-        words.pop(0)
-    if not words:
-        raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
+    words = _words(text)
     settings: dict[str, Any] = {}
     cost: dict[str, str] = {}
     unknown: list[str] = []
-    if words[0] == "serve" and len(words) > 1 and not words[1].startswith("-"):
-        cost["llm"] = words[1]
+    serve = words.pop(0) if words[0] == "serve" else None
     while words:
-        word = words.pop(0)
-        word = SHORT.get(word, word)
-        if word.startswith("--"):
+        word, equals, value = words.pop(0).partition("=")
+        word = SHORT.get(word, word) + equals + value
+        if re.match("--?[A-Za-z]", word):
             _flag(word, words, settings, cost, unknown)
+        elif serve is not None:
+            cost.setdefault("llm", word)
     if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
-    for key, value in DEFAULTS.items():
-        settings.setdefault(key, value)
-    if not has_blocks and not MEMORY & settings.keys():
-        del settings["enable_prefix_caching"]  # there are no blocks to cache in
-    return Command(settings, cost, unknown)
+    has_blocks = has_blocks or bool(MEMORY & settings.keys())
+    usual: dict[str, Any] = dict(DEFAULTS)
+    if knows_memory and not has_blocks:
+        usual["gpu_memory_utilization"] = UTILIZATION
+    elif not has_blocks:  # there are no blocks to cache in
+        settings.pop("enable_prefix_caching", None)
+        del usual["enable_prefix_caching"]
+    usual = {key: value for key, value in usual.items() if key not in settings}
+    matters = [flag for flag in unknown if flag.removeprefix("--").partition(".")[0] in MATTERS]
+    unknown = [flag for flag in unknown if flag not in matters]
+    return Command(settings | usual, cost, list(usual), unknown, matters)
+
+
+def _words(text: str) -> list[str]:
+    """The command's words from `serve` on, or from the first flag."""
+    try:
+        words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
+    except ValueError as error:
+        raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
+    if "serve" in words:
+        return words[words.index("serve") :]
+    while words and not words[0].startswith("--"):  # environment, python -m ...
+        words.pop(0)
+    if not words:
+        raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
+    return words
+
+
+def known_as(model: str) -> tuple[str | None, str | None]:
+    """The catalog's name for a model of Hugging Face, and how its name says that its weights are stored."""
+    own = model.rpartition("/")[2].lower().removeprefix("meta-")
+    for name in sorted(llm_names(), key=len, reverse=True):
+        if own == name or own.startswith(f"{name}-"):
+            parts = own[len(name) + 1 :].split("-") if own != name else []
+            stored = [DTYPES[part] for part in parts if part in DTYPES]
+            if all(part in DTYPES or FORM.fullmatch(part) for part in parts):
+                return name, stored[-1] if stored else None
+    return None, None
 
 
 def flags(settings: Mapping[str, Any], named: Collection[str]) -> list[str]:
@@ -109,25 +174,37 @@ def flags(settings: Mapping[str, Any], named: Collection[str]) -> list[str]:
 
 
 def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:
-    flag, equals, value = word[2:].partition("=")
-    flag = flag.replace("_", "-")
+    flag, equals, value = word.partition("=")
+    if not flag.startswith("--"):
+        unknown.append(flag)
+        return
+    flag = flag[2:].replace("_", "-")
     positive = flag.removeprefix("no-")
     if positive in SWITCHES:
+        if equals or (words and words[0].lower() in ("true", "false")):
+            expected = f"takes no value: --{positive} or --no-{positive}"
+            raise InputError(f"--from-command --{flag}", None, value if equals else words[0], expected)
         settings[SWITCHES[positive]] = positive == flag
         return
-    if not equals and words and not words[0].startswith("--"):
+    if not equals and words and not re.match("--?[A-Za-z]", words[0]):
         value = words.pop(0)
-    if flag in WHOLE:
+    if flag == "max-model-len" and value in ("auto", "-1"):
+        unknown.append(f"--{flag} {value} (as much as fits into memory)")
+    elif flag in WHOLE:
         settings[WHOLE[flag]] = _whole(flag, value)
     elif flag in COST:
-        cost[COST[flag]] = value
+        if value == "":
+            raise InputError(f"--from-command --{flag}", None, None, "needs a value")
+        if value != "auto":
+            cost[COST[flag]] = value
     elif flag in OTHERS:
         try:
             settings[flag.replace("-", "_")] = OTHERS[flag](value)
         except ValueError as error:
             raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
     else:
-        unknown.append(f"--{flag}{nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))}")
+        like = "" if flag in MATTERS else nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))
+        unknown.append(f"--{flag}{like}")
 
 
 def _whole(flag: str, value: str) -> int:

@@ -14,8 +14,9 @@ from typing import Any
 import click
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.scenario_options import scenario_options
 from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.settings import MOST_TOKENS
@@ -41,7 +42,7 @@ class Number(click.FloatRange):
 @click.command(cls=SeveralWords)
 @click.argument("url")
 @click.option("--scenario", type=click.Path(), metavar="FILE", help="Send the [workload] of this scenario.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of the scenario.")
+@scenario_options()
 @click.option("--num-prompts", type=click.IntRange(1, 10**7), default=1000, show_default=True, metavar="N")
 @click.option(
     "--request-rate", default="inf", show_default=True, metavar="R", help="Requests per second; inf: at once."
@@ -210,21 +211,19 @@ def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
         for option in ("predict", "save_run"):
             if given[option]:
                 raise InputError(f"--{option.replace('_', '-')}", None, None, "needs --scenario: the engine's settings")
-        if given["settings"]:
-            raise InputError("--set", None, given["settings"][0], "needs --scenario: it is a setting of that")
+        given["changes"].refuse("needs --scenario: it changes that")
         return None, _generated(given)
     if named:
         option = f"--{named[0].replace('_', '-')}"
         raise InputError(option, None, None, "does not go with --scenario: its [workload] is the load")
     from batchlab.scenario import load
 
-    loaded = load(given["scenario"], dict(map(parse_setting, given["settings"])))
+    changes = given["changes"]
+    loaded = load(given["scenario"], changes.overrides(given["scenario"]), changes.names, changes.workload)
     run = loaded.runs[0]
     if given["predict"] and len(loaded.runs) > 1:
         several = [one.engine for one in loaded.runs]
-        raise loaded.locate(
-            InputError(None, "engine.policy", several, "choose one to predict: --set engine.policy=...")
-        )
+        raise loaded.locate(InputError(None, "engine.policy", several, "choose one to predict, with --policy"))
     if run.cost.unit != "ns":
         expected = "must be 'ns': a load is sent in real time"
         raise loaded.locate(InputError(None, "cost.unit", run.cost.unit, expected))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import status
-from batchlab.cli.run import note
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.cli.validate import engine_settings
 from batchlab.errors import InputError

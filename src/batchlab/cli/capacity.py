@@ -10,8 +10,9 @@ from rich.console import Console
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
+from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.tables import console, percent, print_folded, say, settings_line
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
@@ -37,9 +38,7 @@ SHORT = 20
     metavar="METRIC:MS ...",
     help="Targets of each request, for --slo 'attainment>=90%': ttft:500 tpot:50",
 )
-@click.option("--policy", metavar="NAME", help="Policy instead of the file's.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_num_seqs=64")
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@scenario_options()
 @click.option(
     "--requests", type=click.IntRange(2), metavar="N", help="Short for --set workload.generate.num_prompts=N."
 )
@@ -53,9 +52,7 @@ def capacity(
     scenario: str,
     slo: str,
     goodput: tuple[str, ...],
-    policy: str | None,
-    settings: tuple[str, ...],
-    workload: str | None,
+    changes: Changes,
     requests: int | None,
     seeds: int,
     gpu_price: float | None,
@@ -69,10 +66,7 @@ def capacity(
     """
     if gpu_price is not None and not 0 < gpu_price < 1e9:
         raise InputError("--gpu-price", None, gpu_price, "must be a number above 0")
-    overrides = dict(parse_setting(setting) for setting in settings)
-    if policy is not None:
-        overrides["engine.policy"] = policy
-    trial = Trial(scenario, overrides, workload, slo, goodput)
+    trial = Trial(scenario, changes.fixed(scenario), changes.workload, slo, goodput)
     if requests is not None:
         finding.refuse_count(trial, requests)
         trial = replace(trial.with_settings({COUNT: requests}), options={COUNT: "--requests"})

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from batchlab import catalog as catalog_room
-from batchlab.cli.run import parse_setting
 from batchlab.cli.tables import console, fitted, milliseconds, plain_table, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
@@ -18,11 +17,9 @@ from batchlab.costs.sheet import sizes, typical_steps
 from batchlab.errors import InputError
 from batchlab.files import read_toml
 from batchlab.scenario import STEP_TOKENS, Scenario, cost_of, override
-from batchlab.settings import LimitSettings, MemorySettings, validate
+from batchlab.settings import LimitSettings, MemorySettings, parse_setting, validate
 from batchlab.units import NS_IN_S
-
-UTILIZATION = 0.9
-"""vLLM's default."""
+from batchlab.vllm_command import UTILIZATION
 
 
 @click.command()

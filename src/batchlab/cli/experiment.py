@@ -6,10 +6,9 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
-from batchlab.cli.compare import parse_values
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
-from batchlab.cli.run import parse_setting
+from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.compare import said
 from batchlab.errors import InputError
@@ -42,8 +41,7 @@ TIMES = {
 @click.option("--short", type=click.IntRange(1), default=512, show_default=True, help="Longest prompt that is short.")
 @click.option("--warm-up", type=float, default=0.1, show_default=True, help="Share of the load's time not measured.")
 @click.option("--slo", metavar="OBJECTIVES", help="What to meet: 'ttft:p99<=500ms,itl:p99<=50ms'")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@scenario_options()
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
 @click.option(
     "--engine",
@@ -68,8 +66,7 @@ def experiment(
     short: int,
     warm_up: float,
     slo: str | None,
-    settings: tuple[str, ...],
-    workload: str | None,
+    changes: Changes,
     jobs: int | None,
     engine: str | None,
     rounds: int,
@@ -85,7 +82,7 @@ def experiment(
     if not 0 <= warm_up < 1:
         raise InputError("--warm-up", None, warm_up, "must be a share from 0 to below 1")
     varied = parse_values([vary.partition("=")], "--vary")
-    trial = Trial(scenario, dict(parse_setting(setting) for setting in settings), workload, slo)
+    trial = Trial(scenario, changes.fixed(scenario, varied, "--vary"), changes.workload, slo)
     todo = comparing.parts(trial, varied, short, warm_up)
     words = None if engine is None else _words(engine, todo)
     found = {}

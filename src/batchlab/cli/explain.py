@@ -9,8 +9,8 @@ import click
 
 from batchlab.cli.documents import print_json
 from batchlab.cli.explain_tables import print_overview, print_proof, print_request
+from batchlab.cli.notes import note
 from batchlab.cli.progress import ended_bar, progress
-from batchlab.cli.run import note
 from batchlab.errors import InputError
 from batchlab.events import Header
 from batchlab.explain import Explanation

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from batchlab.cli.notes import note
 from batchlab.cli.progress import ended_bar
-from batchlab.cli.run import note
 from batchlab.errors import InputError, nearest
 from batchlab.events import End, Observer
 from batchlab.export.follow import follow

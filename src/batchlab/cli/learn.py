@@ -11,12 +11,12 @@ from rich.text import Text
 
 from batchlab.cli.documents import print_json
 from batchlab.cli.learn_pages import print_answer, print_change, print_question, print_results, print_verdict
-from batchlab.cli.run import parse_setting
 from batchlab.cli.tables import console, say
 from batchlab.errors import BatchlabError, InputError, one_line
 from batchlab.learn import LESSONS, Lesson, Page, mark, read_prediction
 from batchlab.learn.tour import Part, tour
 from batchlab.plan.trial import named
+from batchlab.settings import parse_setting
 
 COMMANDS = ("next", "back", "what-if", "quit", "help")
 HELP = (

@@ -11,9 +11,10 @@ import click
 
 from batchlab import compare as comparing
 from batchlab.cli.answers import SeveralWords
-from batchlab.cli.compare import parse_values, split_values
+from batchlab.cli.notes import note
 from batchlab.cli.progress import ended_bar, progress
-from batchlab.cli.run import cost_remarks, note
+from batchlab.cli.run import cost_remarks
+from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError, StalledError, one_line
 from batchlab.files import whole_file
 from batchlab.simulate import simulate
@@ -23,11 +24,8 @@ MOST_RUNS = comparing.MOST_VARIANTS
 
 @dataclass(frozen=True)
 class Asked:
-    """What the options ask of every run, and, of scenarios, the variants."""
+    """What the options ask of every run."""
 
-    values: dict[str, list[Any]]
-    policies: list[str]
-    workload: str | None
     slo: str | None
     goodput: tuple[str, ...]
 
@@ -46,25 +44,13 @@ class Found:
 @click.command(cls=SeveralWords)
 @click.argument("runs", nargs=-1, required=True, type=click.Path(), metavar="RUN...")
 @click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Page to write (HTML).")
-@click.option(
-    "--policy", "--mode", "policies", multiple=True, metavar="NAME,...", help="Of a scenario: policies to run."
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE,...",
-    help="Of a scenario: values of a setting, each a run: --set engine.prefill_chunk=3,6",
-)
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Of a scenario: workload file instead of its own.")
+@scenario_options(several=True)
 @click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
 @click.option("--goodput", multiple=True, metavar="METRIC:MS ...", help="Count requests that meet all of these.")
 def report(
     runs: tuple[str, ...],
     output: str,
-    policies: tuple[str, ...],
-    settings: tuple[str, ...],
-    workload: str | None,
+    changes: Changes,
     slo: str | None,
     goodput: tuple[str, ...],
 ) -> None:
@@ -77,13 +63,12 @@ def report(
     from batchlab.report.page import check_installed, render
 
     check_installed()
-    _refuse_overwriting(output, (*runs, *([] if workload is None else [workload])))
-    values = parse_values([one.partition("=") for one in settings])
-    names = [name for option in policies for name in split_values(option) if name]
-    asked = Asked(values, names, workload, slo, goodput)
-    if (values or names or workload is not None) and not any(run.endswith(".toml") for run in runs):
-        raise InputError("--set, --policy, --workload", None, None, "are for a scenario (.toml), and no RUN is one")
-    plans = {run: comparing.plan(run, values, names, workload) for run in dict.fromkeys(runs) if run.endswith(".toml")}
+    _refuse_overwriting(output, (*runs, *([] if changes.workload is None else [changes.workload])))
+    asked = Asked(slo, goodput)
+    scenarios = [run for run in dict.fromkeys(runs) if run.endswith(".toml")]
+    if not scenarios:
+        changes.refuse("is for a scenario (.toml), and no RUN is one")
+    plans = {run: comparing.plan(run, *changes.variants(run), changes.workload) for run in scenarios}
     found = Found(sum(len(plans[run].variants) if run in plans else 1 for run in runs))
     if found.share > MOST_RUNS:
         raise InputError(None, None, None, f"{found.share:,} runs are too many for a page: at most {MOST_RUNS}")

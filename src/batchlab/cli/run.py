@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,40 +13,29 @@ import click
 
 from batchlab.cli.answers import SeveralWords, print_answers
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import KV_SETTINGS, MOST_ROWS, print_run, settings_line
+from batchlab.cli.scenario_options import Changes, scenario_options
+from batchlab.cli.tables import MOST_ROWS, print_run, settings_line
 from batchlab.cli.timeline import Timeline
-from batchlab.errors import InputError, one_line, shorten
+from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.export.strip import Strip
-from batchlab.files import flush, read_toml, whole_bytes, whole_file
+from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.metrics.answers import Question, answers, missed, question
 from batchlab.metrics.fold import Summary
-from batchlab.policies import limits_of
-from batchlab.scenario import Scenario, cost_of, load, override
+from batchlab.scenario import Scenario, load
 from batchlab.settings import MOST_TOKENS
-from batchlab.settings import parse_setting as parse_setting  # other commands have it from here
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
-from batchlab.vllm_command import MEMORY, parse
 
 
 @click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
-@click.option(
-    "--policy",
-    "--mode",
-    "engines",
-    multiple=True,
-    metavar="NAME",
-    help="Policy to run instead of the file's: a name, several with commas, or FILE.py:CLASS.",
-)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.prefill_chunk=2")
+@scenario_options()
 @click.option("--token-budget", type=int, metavar="N", help="Short for --set engine.max_num_batched_tokens=N.")
 @click.option("--chunk-size", type=int, metavar="N", help="Short for --set engine.prefill_chunk=N.")
-@click.option("--from-command", metavar="COMMAND", help="Policy vllm with the settings of a `vllm serve ...` command.")
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
 @click.option(
     "--json",
     "as_json",
@@ -78,12 +67,9 @@ from batchlab.vllm_command import MEMORY, parse
 @click.option("--by", type=click.Choice(["group"]), help="Measure each group of requests by itself too.")
 def run(
     scenario: str,
-    engines: tuple[str, ...],
-    settings: tuple[str, ...],
+    changes: Changes,
     token_budget: int | None,
     chunk_size: int | None,
-    from_command: str | None,
-    workload: str | None,
     as_json: bool,
     trace: str | None,
     summary: str | None,
@@ -100,15 +86,15 @@ def run(
     were rejected or failed have their result all the same. A scenario with several policies runs them one after the
     other; --trace, --summary and --requests then write one file each, with the policy's name before the suffix.
     """
-    overrides = _overrides(scenario, settings, from_command, token_budget, chunk_size)
-    names = _names(engines) or (["vllm"] if from_command is not None else [])
-    loaded = load(scenario, overrides, names, workload)
+    shorts = {"engine.max_num_batched_tokens": token_budget, "engine.prefill_chunk": chunk_size}
+    loaded = load(scenario, changes.overrides(scenario, shorts), changes.names, changes.workload)
     if requests is not None:
         from batchlab.metrics.table import ending_of  # pyarrow takes time to import
 
         ending_of(requests)
     _refuse_overwriting(loaded, trace, summary, requests)
-    _notes(loaded, overrides, from_command is not None)
+    for policy, keys in loaded.ignored.items():
+        note(f"{policy} does not take these settings of the file, ignored: {', '.join(keys)}")
     asked = [
         question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, _goals(one)) for one in loaded.runs
     ]
@@ -131,78 +117,10 @@ def run(
         sys.exit(1)
 
 
-def _overrides(
-    scenario: str, settings: tuple[str, ...], from_command: str | None, token_budget: int | None, chunk_size: int | None
-) -> dict[str, Any]:
-    """What the options change in the file; --set and its short forms go before the command's. Raises InputError."""
-    overrides = dict(parse_setting(setting) for setting in settings)
-    if from_command is not None:
-        overrides = _settings_of(from_command, *_memory(scenario, overrides)) | overrides
-    if token_budget is not None:
-        overrides["engine.max_num_batched_tokens"] = token_budget
-    if chunk_size is not None:
-        overrides["engine.prefill_chunk"] = chunk_size
-    return overrides
-
-
 def _goals(run: Run) -> Mapping[str | None, str]:
     """Targets that the workload states for its classes."""
     origin = getattr(run.requests, "origin", None)
     return {} if origin is None else origin.goodput
-
-
-def _names(engines: tuple[str, ...]) -> list[str]:
-    """The policies that --policy names. Raises InputError."""
-    names = [name for option in engines for name in option.split(",")]
-    if "" in names:
-        raise InputError("--policy", None, ",".join(engines), "must be a name, or several with commas")
-    return names
-
-
-def _memory(scenario: str, overrides: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether the scenario's cost model can tell a number of KV blocks, and whether [engine] says one, or a share.
-
-    What is wrong with it loading it will say.
-    """
-    try:
-        document, _ = read_toml(scenario)
-        override(document, {key: value for key, value in overrides.items() if key.partition(".")[0] == "cost"})
-        engine = document.get("engine", {})
-        said = {key.removeprefix("engine.") for key in overrides} | set(engine if isinstance(engine, dict) else ())
-        return hasattr(cost_of(document, Path(scenario).parent), "kv_blocks"), bool(MEMORY & said)
-    except InputError:
-        return False, False
-
-
-def _settings_of(command: str, knows_memory: bool, has_blocks: bool) -> dict[str, Any]:
-    """The [engine] settings of a command line; flags that say nothing here are named on stderr."""
-    found = parse(command, knows_memory, has_blocks)
-    if found.cost:
-        said = ", ".join(f"{key} ({shorten(value)})" for key, value in found.cost.items())
-        note(f"not taken from the command, [cost] says it: {said}")
-    if found.unknown:
-        note(f"not modelled, ignored: {', '.join(found.unknown)}")
-    return {f"engine.{key}": value for key, value in found.settings.items()}
-
-
-def _notes(scenario: Scenario, given: Collection[str], from_command: bool) -> None:
-    """Say on stderr what does not go without saying about the settings."""
-    for policy, keys in scenario.ignored.items():
-        note(f"{policy} does not take these settings of the file, ignored: {', '.join(keys)}")
-    if from_command:
-        one = scenario.runs[0]
-        own = [name for name in limits_of(type(one.policy)) if f"engine.{name}" not in given]
-        if one.limits.num_gpu_blocks is None or "gpu_memory_utilization" in one.settings:
-            own = [name for name in own if name not in KV_SETTINGS]
-        shown = [f"{name} = {value}" for name in own if (value := getattr(one.limits, name)) is not None]
-        note(f"not in the command, from the file or our defaults: {', '.join(shown) or 'nothing'}")
-        if one.limits.num_gpu_blocks is None:
-            note("KV blocks are not modelled: set engine.num_gpu_blocks to the number that the engine logs at start")
-
-
-def note(text: str) -> None:
-    """A remark on stderr."""
-    print(f"batchlab: {one_line(text)}", file=sys.stderr)
 
 
 def cost_remarks(run: Run) -> list[str]:

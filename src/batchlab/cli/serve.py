@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.notes import note
+from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError
 from batchlab.files import allow_many_files, flush, whole_file
 from batchlab.metrics.fold import Summary
@@ -21,8 +22,7 @@ from batchlab.trace.write import TraceWriter
 
 @click.command()
 @click.argument("scenario", type=click.Path())
-@click.option("--policy", metavar="NAME", help="Policy instead of the file's: a name, or FILE.py:CLASS.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set engine.max_queue=8")
+@scenario_options(workload=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
 @click.option("--served-model-name", metavar="NAME", help="The model's name; by default that of the file.")
@@ -43,8 +43,7 @@ from batchlab.trace.write import TraceWriter
 @click.option("--trace", type=click.Path(), metavar="FILE", help="Write the iteration trace when the server ends.")
 def serve(
     scenario: str,
-    policy: str | None,
-    settings: tuple[str, ...],
+    changes: Changes,
     host: str,
     port: int,
     served_model_name: str | None,
@@ -65,7 +64,7 @@ def serve(
             None,
             "needs aiohttp: pip install 'batchlab[serve]', or in a checkout .venv/bin/pip install '.[serve]'",
         ) from None
-    loaded = load(scenario, dict(map(parse_setting, settings)), [] if policy is None else [policy], check=False)
+    loaded = load(scenario, changes.overrides(scenario), changes.names, check=False)
     if len(loaded.runs) > 1:
         raise InputError(scenario, "engine.policy", [run.engine for run in loaded.runs], "choose one with --policy")
     if not _is_loopback(host):

@@ -3,8 +3,8 @@
 import click
 
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import ended_bar
-from batchlab.cli.run import note
 from batchlab.cli.tables import MOST_ROWS, console, print_run, print_schedule, say, settings_line_of
 from batchlab.cli.timeline import Timeline
 from batchlab.errors import InputError

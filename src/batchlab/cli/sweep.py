@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
-from batchlab.cli.compare import parse_values
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, table_width
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
@@ -42,8 +42,7 @@ IN = "in "
     metavar="KEY=VALUE,...",
     help="Values of a setting: --grid engine.max_num_batched_tokens=512,1024,2048",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@scenario_options()
 @click.option("--slo", metavar="OBJECTIVES", help="What a run has to meet: --slo 'ttft:p99<=500ms,itl:p99<=50ms'")
 @click.option(
     "--goodput",
@@ -59,8 +58,7 @@ IN = "in "
 def sweep(
     scenario: str,
     grid: tuple[str, ...],
-    settings: tuple[str, ...],
-    workload: str | None,
+    changes: Changes,
     slo: str | None,
     goodput: tuple[str, ...],
     sample: int | None,
@@ -77,11 +75,8 @@ def sweep(
     if seed is not None and sample is None:
         raise InputError("--seed", None, seed, "needs --sample N: without it all combinations run")
     values = parse_values([one.partition("=") for one in grid], "--grid")
-    overrides = dict(parse_setting(setting) for setting in settings)
-    for key in values:
-        if key in overrides:
-            raise InputError(f"--set {key}", None, overrides[key], "--grid has this key too")
-    asked = sweeping.Sweep(scenario, values, overrides, workload, slo, sample, seed or 0, goodput)
+    overrides = changes.fixed(scenario, values, "--grid")
+    asked = sweeping.Sweep(scenario, values, overrides, changes.workload, slo, sample, seed or 0, goodput)
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
     if as_json:

@@ -8,13 +8,13 @@ import click
 from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
-from batchlab.cli.compare import parse_values
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
-from batchlab.cli.run import note, parse_setting
+from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, settings_line
 from batchlab.compare import said
-from batchlab.errors import InputError, one_line
+from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
 from batchlab.plan.pool import cores
@@ -52,8 +52,7 @@ MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "
     metavar="METRIC:MS ...",
     help="Targets of each request: ttft:500 tpot:50.  [default: the bounds of --slo]",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting that all runs have.")
-@click.option("--workload", type=click.Path(), metavar="FILE", help="Workload file instead of the scenario's.")
+@scenario_options()
 @click.option("--output", "-o", type=click.Path(), metavar="FILE", help="Table of all runs to write (Parquet).")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Processes to run in.  [default: all cores]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document with all rows instead of a table.")
@@ -65,8 +64,7 @@ def tune(
     trials: int,
     seed: int,
     goodput: tuple[str, ...],
-    settings: tuple[str, ...],
-    workload: str | None,
+    changes: Changes,
     output: str | None,
     jobs: int | None,
     as_json: bool,
@@ -77,11 +75,8 @@ def tune(
     kept in FILE.journal: the same command goes on where a killed one was. Exits with 1 if nothing meets the objectives.
     """
     values = parse_values([range_of(one).partition("=") for one in space], "--space")
-    overrides = dict(parse_setting(setting) for setting in settings)
-    for key in values:
-        if key in overrides:
-            raise InputError(f"--set {key}", None, overrides[key], "--space has this key too")
-    asked = tuning.Tuning(scenario, slo, values, overrides, workload, goodput, maximize, trials, seed)
+    overrides = changes.fixed(scenario, values, "--space")
+    asked = tuning.Tuning(scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed)
     with counted_bar("tune") as done:
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
     command = _command(asked, found)

@@ -10,12 +10,14 @@ from rich.table import Table
 
 from batchlab import costs
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.run import cost_remarks, note, parse_setting
+from batchlab.cli.run import cost_remarks
 from batchlab.cli.tables import console, plain_table, say, settings_line
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
 from batchlab.policies.vllm import Vllm
+from batchlab.settings import parse_setting
 from batchlab.simulate import Run
 
 if TYPE_CHECKING:

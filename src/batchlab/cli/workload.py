@@ -8,12 +8,11 @@ from rich.markup import escape
 from rich.text import Text
 
 from batchlab.cli.documents import print_json
-from batchlab.cli.run import parse_setting
 from batchlab.cli.tables import console, percent, plain_table, say
 from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
 from batchlab.scenario import load
-from batchlab.settings import validate
+from batchlab.settings import parse_setting, validate
 from batchlab.units import NS_IN_MS, NS_IN_S
 
 FIGURES = ("mean", "min", "p50", "p90", "p95", "p99", "max")

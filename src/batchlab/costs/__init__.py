@@ -29,11 +29,7 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
     own = dict(settings)
     if "from" in own:
         return _from_file(own, folder)
-    name = own.pop("model", None)
-    if not isinstance(name, str) or name not in MODELS:
-        hint = nearest(name, MODELS) if isinstance(name, str) else ""
-        raise InputError(None, "cost.model", name, f"must be one of {', '.join(sorted(MODELS))}{hint}")
-    model_class = getattr(importlib.import_module(f"batchlab.costs.{name}"), MODELS[name])
+    model_class = find(own.pop("model", None))
     inputs = []
     for key, ending in getattr(model_class, "files", {}).items():
         if isinstance(own.get(key), str) and own[key].endswith(ending):
@@ -42,6 +38,14 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
     model: Any = construct(model_class, own, "cost")
     model.inputs = tuple(inputs)
     return cast(CostModel, model)
+
+
+def find(name: Any) -> type[Any]:
+    """The class of a cost model. Raises InputError for what is no name of one."""
+    if not isinstance(name, str) or name not in MODELS:
+        hint = nearest(name, MODELS) if isinstance(name, str) else ""
+        raise InputError(None, "cost.model", name, f"must be one of {', '.join(sorted(MODELS))}{hint}")
+    return cast(type[Any], getattr(importlib.import_module(f"batchlab.costs.{name}"), MODELS[name]))
 
 
 def load(path: Path) -> CostModel:

@@ -1,0 +1,137 @@
+"""What a pasted `vllm serve ...` command changes in a scenario. What of it cannot be followed is said on stderr."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from batchlab import costs, policies
+from batchlab.cli.notes import note
+from batchlab.cli.tables import KV_SETTINGS
+from batchlab.compare import said
+from batchlab.errors import InputError, shorten
+from batchlab.files import read_toml
+from batchlab.policies import limits_of
+from batchlab.scenario import cost_of, override
+from batchlab.settings import LimitSettings, parameters
+from batchlab.vllm_command import COST, MEMORY, Command, parse
+
+FLAGS = {own: flag for flag, own in COST.items()}
+
+
+def overrides_of(
+    command: str, scenario: str, own: Mapping[str, Any], given: Collection[str], names: Sequence[str]
+) -> dict[str, Any]:
+    """Values by dotted key, for [engine] and for a [cost] that computes step times from model and GPUs.
+
+    own: what --set says. given: all keys that other options give values; they go before the command. names: the
+    policies that will run. Raises InputError.
+    """
+    document, _ = read_toml(scenario)
+    override(document, own)
+    engine = document.get("engine")
+    engine = engine if isinstance(engine, dict) else {}
+    folder = Path(scenario).parent
+    has_blocks = bool(MEMORY & {*engine, *(key.removeprefix("engine.") for key in given)})
+    cost_class = _cost_class(document, folder)
+    found = parse(command, hasattr(cost_class, "kv_blocks"), has_blocks)
+    changed = _costs(found, document, folder, cost_class, given)
+    classes = _classes(names)
+    known = {name for policy in classes for name in policies.settings_of(policy)} if classes else {*found.settings}
+    settings = {key: value for key, value in found.settings.items() if key in known and f"engine.{key}" not in given}
+    ignored = [key for key in found.settings if key not in known and key not in found.usual]
+    if ignored:
+        note(f"{' and '.join(names)} does not take these settings of the command, ignored: {', '.join(ignored)}")
+    if found.matters:
+        note(f"not modelled, though the engine runs otherwise with it: {', '.join(found.matters)}")
+    if found.unknown:
+        note(f"not modelled, ignored: {', '.join(found.unknown)}")
+    if classes:
+        _note_rest(found, engine, settings, given, classes[0])
+    return {f"engine.{key}": value for key, value in settings.items()} | changed
+
+
+def _cost_class(document: Mapping[str, Any], folder: Path) -> type[Any] | None:
+    """The class of [cost]; None where something is wrong with it, which loading it will say."""
+    section = document.get("cost")
+    try:
+        if isinstance(section, dict) and "from" not in section:
+            return costs.find(section.get("model"))
+        return type(cost_of(document, folder))
+    except InputError:
+        return None
+
+
+def _classes(names: Sequence[str]) -> list[type[Any]]:
+    """The policies' classes; none where one is wrong, which loading it will say."""
+    try:
+        return [policies.find(name) for name in names]
+    except InputError:
+        return []
+
+
+def _costs(
+    found: Command, document: dict[str, Any], folder: Path, cost_class: type[Any] | None, given: Collection[str]
+) -> dict[str, Any]:
+    """What the command changes in [cost], which is nothing where step times were measured."""
+    section = document.get("cost")
+    if not found.cost or cost_class is None or not isinstance(section, dict):
+        return {}
+    takes = parameters(cost_class) if hasattr(cost_class, "kv_blocks") and "from" not in section else {}
+    values = {key: value for key, value in found.costs().items() if f"cost.{key}" not in given}
+    taken = {key: value for key, value in values.items() if key in takes and section.get(key) != value}
+    if taken:
+        before = {key: f" instead of {section[key]}" if key in section else "" for key in taken}
+        note(f"[cost] takes from the command: {', '.join(f'{key} = {taken[key]}{before[key]}' for key in taken)}")
+    changed = {f"cost.{key}": value for key, value in taken.items()}
+    try:
+        override(document, changed)
+        has = cost_of(document, folder).describe()
+    except InputError:
+        return changed  # loading it will say what is wrong
+    left = [key for key in found.cost if f"cost.{key}" not in given and (key not in has or has[key] != values.get(key))]
+    if left:
+        _note_contradictions({key: found.cost[key] for key in left}, has)
+    return changed
+
+
+def _note_contradictions(left: Mapping[str, str], has: Mapping[str, Any]) -> None:
+    """What the command says and [cost] does not follow, with what it has instead."""
+    spelled = {
+        key: f"model {shorten(value)}" if key == "llm" else f"--{FLAGS[key]} {value}" for key, value in left.items()
+    }
+    parts = [f"{spelled[key]}, [cost] {key} = {has[key]}" for key in left if key in has]
+    strange = [spelled[key] for key in left if key not in has]
+    if strange:
+        parts.append(f"{', '.join(strange)}, of which [cost] model = '{has['model']}' knows nothing")
+    note(f"the command says {'; '.join(parts)}: times are of [cost]")
+    if "llm" in left and "llm" in has:
+        note("models that [cost] knows: `batchlab catalog`; any other by its config.json: --set cost.llm=PATH.json")
+
+
+def _note_rest(
+    found: Command, engine: Mapping[str, Any], settings: Mapping[str, Any], given: Collection[str], policy: type[Any]
+) -> None:
+    """What the command leaves open, and where it is from."""
+    defaults = LimitSettings().model_dump()
+    rest = {own: engine.get(own, defaults[core]) for own, core in limits_of(policy).items()}
+    rest |= {key: engine[key] for key in MEMORY if key in engine}
+    rest = {key: value for key, value in rest.items() if f"engine.{key}" not in given and key not in settings}
+    told = {*settings, *(key for key, value in rest.items() if value is not None), *_names(given)}
+    blocks = bool(MEMORY & told)
+    if "num_gpu_blocks" in told:  # goes before the share of memory
+        rest.pop("gpu_memory_utilization", None)
+    if not blocks:
+        rest = {key: value for key, value in rest.items() if key not in KV_SETTINGS}
+    parts = {
+        "as vLLM has it on a GPU": {key: settings[key] for key in found.usual if key in settings},
+        "from the file or our defaults": {key: value for key, value in rest.items() if value is not None},
+    }
+    for origin, shown in parts.items():
+        if shown:
+            note(f"not in the command, {origin}: {', '.join(f'{key} = {said(key, v)}' for key, v in shown.items())}")
+    if not blocks and "num_gpu_blocks" in limits_of(policy).values():
+        note("KV blocks are not modelled: set engine.num_gpu_blocks to the number that the engine logs at start")
+
+
+def _names(given: Collection[str]) -> set[str]:
+    return {key.removeprefix("engine.") for key in given if key.startswith("engine.")}
