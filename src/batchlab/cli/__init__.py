@@ -7,12 +7,12 @@ import signal
 import sys
 
 from batchlab.cli.main import cli
-from batchlab.cli.run import note
+from batchlab.cli.notes import note
 from batchlab.errors import BatchlabError, InputError
 
 
 def main() -> None:
-    """Entry point. Exit codes: 0 fine, 1 the answer is no, 2 usage or input error."""
+    """Entry point. Exit codes: 0 fine, 1 the answer is no, 2 usage or input error, 128 + N ended by signal N."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by whoever started us
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _stop(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+    raise KeyboardInterrupt(number)
 
 
 def _end(message: str | None, code: int) -> None:

@@ -1,5 +1,9 @@
 """The commands."""
 
+import signal
+import sys
+from typing import Any
+
 import click
 
 import batchlab
@@ -15,6 +19,7 @@ from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.export import export
 from batchlab.cli.learn import learn
+from batchlab.cli.notes import note
 from batchlab.cli.published import published
 from batchlab.cli.report import report
 from batchlab.cli.run import run
@@ -27,7 +32,22 @@ from batchlab.cli.verify import verify
 from batchlab.cli.workload import workload
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """All commands. One that a signal ends says so in one line; what it has half written is gone by then."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; ended by signal N, exit with 128 + N, which no answer is."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            number = signal.Signals(interrupt.args[0] if interrupt.args else signal.SIGINT)
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # the terminal has shown ^C
+            note("interrupted" if number == signal.SIGINT else f"stopped by {number.name}")
+            ctx.exit(128 + number)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(version=f"{batchlab.__version__} ({build_kind()} core)", message="batchlab %(version)s")
 def cli() -> None:
     """How LLM serving engines decide, iteration by iteration, which requests run."""

@@ -1,0 +1,116 @@
+"""Ctrl-C, as a terminal sends it to a command and all that it started: one line, 130, nothing half written."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+
+SLOW = """
+import pathlib, time
+
+class Slow:
+    def plan(self, view, batch):
+        pathlib.Path(__file__).with_name("running").touch()
+        time.sleep(0.05)
+        batch.admit_waiting()
+        batch.decode_all()
+        batch.prefill_all()
+"""
+SCENARIO = """
+[engine]
+policy = "POLICY:Slow"
+max_num_seqs = 2
+max_num_batched_tokens = 64
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 1_000_000
+prefill_token = 1_000
+decode_token = 1_000
+[workload.generate]
+num_prompts = 20
+seed = 1
+arrivals = "poisson"
+request_rate = 8
+prompt = { distribution = "uniform", min = 5, max = 8 }
+output = { distribution = "fixed", value = 1_000_000 }
+"""
+COMMANDS = {
+    "run": ["run", "S", "--trace", "O", "--summary", "O2"],
+    "compare": ["compare", "S", "--set", "engine.max_num_seqs=2,3"],
+    "report": ["report", "S", "-o", "O"],
+    "sweep": ["sweep", "S", "--grid", "engine.max_num_seqs=2,3", "-o", "O", "--jobs", "1"],
+    "sweep on two cores": ["sweep", "S", "--grid", "engine.max_num_seqs=2,3", "-o", "O", "--jobs", "2"],
+    "capacity": ["capacity", "S", "--slo", "ttft:p99<=1s", "--seeds", "2", "--jobs", "2"],
+    "experiment": ["experiment", "S", "--short", "6", "--jobs", "2"],
+    "tune": ["tune", "S", "--slo", "ttft:p99<=1s", "--space", "engine.max_num_seqs=2,3", "-o", "O", "--jobs", "1"],
+}
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "batchlab", *words]
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.Popen(
+        command,
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> str:
+    (tmp_path / "slow.py").write_text(SLOW)
+    path = tmp_path / "s.toml"
+    path.write_text(SCENARIO.replace("POLICY", str(tmp_path / "slow.py")))
+    return str(path)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_is_interrupted(name: str, scenario: str, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    places = {"S": scenario, "O": str(out / "o.parquet"), "O2": str(out / "summary.json")}
+    process = start(*(places.get(word, word) for word in COMMANDS[name]))
+    wait_for((tmp_path / "running").exists, process)
+    os.killpg(process.pid, signal.SIGINT)
+    printed, told = process.communicate(timeout=120)
+    assert (process.returncode, printed, told) == (130, "", "batchlab: interrupted\n")
+    assert [path.name for path in out.iterdir() if not path.name.endswith(".journal")] == []  # of which more runs go on
+
+
+def test_a_command_that_waits_for_a_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = start("bench", f"http://127.0.0.1:{server.getsockname()[1]}", "--num-prompts", "3")
+        server.settimeout(120)
+        connection, _ = server.accept()
+        os.killpg(process.pid, signal.SIGINT)
+        printed, told = process.communicate(timeout=120)
+        connection.close()
+    assert (process.returncode, printed, told) == (130, "", "batchlab: interrupted\n")
+
+
+def test_a_command_that_is_told_to_end(scenario: str, tmp_path: Path) -> None:
+    process = start("run", scenario)
+    wait_for((tmp_path / "running").exists, process)
+    process.terminate()
+    printed, told = process.communicate(timeout=120)
+    assert (process.returncode, printed, told) == (143, "", "batchlab: stopped by SIGTERM\n")
