@@ -22,6 +22,9 @@ from matplotlib.patches import Patch
 from batchlab import Run, Summary, load, simulate
 from batchlab.events import Iteration
 from batchlab.export import charts
+from batchlab.plan import tune as tuning
+from batchlab.plan.pool import cores
+from batchlab.plan.tune import Tuning
 
 ROOT = Path(__file__).resolve().parent.parent
 PREFILL, DECODE, WAIT, DOT = "#0072B2", "#F0B030", "#F1F1F1", "black"
@@ -150,6 +153,41 @@ def chunk_size(target: Path) -> None:
     figure.savefig(target, dpi=100, metadata={"Software": None})
 
 
+def token_budget(target: Path) -> None:
+    """The capacity of README.md's command for each token budget."""
+    budgets = [2**n for n in range(8, 14)]
+    overrides = {
+        "engine.enable_prefix_caching": True,  # what --from-command makes of it
+        "engine.async_scheduling": True,
+        "workload.generate.num_prompts": 1000,
+    }
+    scenario = str(ROOT / "examples" / "capacity-conversation.toml")
+    space = {"engine.max_num_batched_tokens": budgets}
+    asked = Tuning(scenario, "ttft:p99<=500ms,itl:p99<=50ms", space, overrides, trials=len(budgets))
+    rows = tuning.run(asked, None, cores()).rows  # the first is the scenario as it is, which has one of the budgets
+    rates = {row["engine.max_num_batched_tokens"]: row["capacity"] for row in rows}
+    draw_budgets([rates[budget] for budget in budgets], budgets, target)
+
+
+def draw_budgets(rates: list[float], budgets: list[int], target: Path) -> None:
+    """A bar for each budget, with its number."""
+    plt.rcParams.update({"font.size": 11, "font.family": "DejaVu Sans"})
+    figure, ax = plt.subplots(figsize=(9, 3.6))
+    best = max(rates)
+    colours = [PREFILL if rate == best else "#9DBFD6" for rate in rates]
+    bars = ax.bar([f"{budget:,}" for budget in budgets], rates, 0.62, color=colours)
+    ax.bar_label(bars, [f"{rate:,.3g}" for rate in rates], padding=3, fontweight="bold")
+    ax.set_ylim(0, best * 1.15)
+    ax.set_yticks([])
+    ax.tick_params(axis="x", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.set_xlabel("max_num_batched_tokens")
+    title = "requests/s within P99 TTFT 500 ms and P99 ITL 50 ms (Llama-3.1-8B, one H100, roofline)"
+    ax.set_title(title, loc="left", fontweight="bold", fontsize=11)
+    figure.subplots_adjust(left=0.03, right=0.98, top=0.88, bottom=0.17)
+    figure.savefig(target, dpi=100, metadata={"Software": None})
+
+
 def chart(target: Path, what: str, example: str) -> None:
     """What `batchlab export` draws of the run of an example."""
     (run,) = load(ROOT / "examples" / f"{example}.toml").runs
@@ -177,5 +215,6 @@ if __name__ == "__main__":
     report(ROOT / "docs" / "img" / "report.png")
     three_modes(ROOT / "docs" / "img" / "three-modes.png")
     chunk_size(ROOT / "docs" / "img" / "chunk-size.png")
+    token_budget(ROOT / "docs" / "img" / "token-budget.png")
     chart(ROOT / "docs" / "img" / "timeline.png", "timeline", "vllm")
     chart(ROOT / "docs" / "img" / "load.png", "load", "generated")
