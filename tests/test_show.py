@@ -10,6 +10,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from random import Random
 
 import pytest
 from rich.cells import cell_len
@@ -21,7 +22,8 @@ from batchlab.cli import sparks
 from batchlab.cli.timeline import Timeline, print_timeline
 from batchlab.clients.request import Request
 from batchlab.export import charts
-from batchlab.export.spans import Mark
+from batchlab.export.names import labels
+from batchlab.export.spans import KINDS, Mark
 from batchlab.export.strip import Strip
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -159,6 +161,37 @@ def test_names_that_the_font_lacks_are_escapes() -> None:
     assert charts.printable("\x1b[0m") == "\\x1b[0m"
     assert charts.printable("$x$") == "$x$"
     assert len(charts.printable("y" * 10_000)) == charts.NAME
+
+
+def test_names_alike_in_their_heads_and_tails_are_kept_apart() -> None:
+    """Different names have different labels, none longer than asked for; what fits stays as it is."""
+    rng = Random(5)
+    for most in (8, 18, 24):
+        for _ in range(200):
+            letters = rng.choice(["ab", "a", "請a~.", "xyz0123456789"])
+            lengths = [rng.choice([1, most - 1, most, most + 1, 40]) for _ in range(rng.randint(1, 40))]
+            names = list(dict.fromkeys("".join(rng.choices(letters, k=length)) for length in lengths))
+            found = labels(names, most, cell_len)
+            assert len(set(found)) == len(names) and all(cell_len(label) <= most for label in found), (names, found)
+            assert all(label == name for name, label in zip(names, found, strict=True) if cell_len(name) <= most)
+    same = [f"user-0001-turn-{n}-of-a-conversation" for n in (1, 2)]
+    assert labels(same, 24) == ["user-0001-..nversation~1", "user-0001-..nversation~2"]
+
+
+def test_the_wait_between_attempts_is_drawn(folder: Path) -> None:
+    """examples/retry.toml: B comes again at 2, C at 2 and at 6; every kind of span has a look, and so a key."""
+    assert set(charts.LOOKS) == set(KINDS)
+    chart = charts.TimelineChart()
+    for run in load(ROOT / "examples" / "retry.toml").runs:
+        simulate(run, chart.observers)
+    waits = {
+        id: [(s.start, s.end) for s in lane.spans if s.kind == "retrying"] for id, lane in chart.lanes.rows.items()
+    }
+    assert waits["A"] == [] and waits["B"] == [(0, 2)] and waits["C"] == [(0, 2), (2, 6)]
+    retry = str(ROOT / "examples" / "retry.toml")
+    assert batchlab(folder, "run", retry, "--trace", "retry.jsonl").returncode == 0
+    assert batchlab(folder, "export", "retry.jsonl", "timeline", "-o", "retry.svg").returncode == 0
+    assert "backoff before the next attempt" in (folder / "retry.svg").read_text(encoding="utf-8")
 
 
 def test_without_matplotlib_one_line_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

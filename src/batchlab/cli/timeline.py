@@ -11,6 +11,7 @@ from rich.text import Text
 
 from batchlab.errors import one_line
 from batchlab.events import Event
+from batchlab.export.names import labels
 from batchlab.export.spans import Mark, Span, Spans
 
 LEGEND = {
@@ -127,21 +128,10 @@ def print_timeline(out: Console, timeline: Timeline, ids: Sequence[str], iterati
 
 
 def _names(out: Console, ids: Sequence[str]) -> dict[str, str]:
-    """The requests' names as the terminal can show them, none too long."""
+    """The requests' names as the terminal can show them, none too long and no two alike."""
     most = max(8, min(LONGEST_NAME, out.width // 3))
-    shown = {id: one_line(id).encode(out.encoding, "backslashreplace").decode(out.encoding) for id in ids}
-    return {id: _shortened(name, most) for id, name in shown.items()}
-
-
-def _shortened(name: str, most: int) -> str:
-    """Its head and its tail, where it has more cells than that."""
-    if cell_len(name) <= most:
-        return name
-    head = set_cell_size(name, (most - 2 + 1) // 2)
-    tail = name[-(most - 2) // 2 :]
-    while cell_len(tail) > (most - 2) // 2:
-        tail = tail[1:]
-    return f"{head}..{tail}"
+    shown = [one_line(id).encode(out.encoding, "backslashreplace").decode(out.encoding) for id in ids]
+    return dict(zip(ids, labels(shown, most, cell_len), strict=True))
 
 
 def _bands(columns: dict[int, int], room: int) -> Iterator[list[int]]:

@@ -14,6 +14,7 @@ import numpy as np
 from batchlab.errors import InputError
 from batchlab.events import Header, Observer
 from batchlab.export.lanes import Lanes
+from batchlab.export.names import labels, shortened
 from batchlab.export.spread import LATENCIES, Floats, is_wide, weighted
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
@@ -54,8 +55,14 @@ LOOKS: dict[str, dict[str, Any]] = {
     "waiting": {"facecolor": "#EDEDED", "edgecolor": GREY, "hatch": "////", "label": "waiting"},
     "prefill": {"facecolor": BLUE, "edgecolor": "white", "label": "prefill (tokens)"},
     "decode": {"facecolor": ORANGE, "edgecolor": "white", "label": "decode"},
-    "held": {"facecolor": "white", "edgecolor": "#555555", "hatch": "....", "label": "has a seat, gets no tokens"},
+    "held": {"facecolor": "#A9D8F0", "edgecolor": "#1F6D96", "hatch": "....", "label": "has a seat, gets no tokens"},
     "preempted": {"facecolor": "#E8B7CF", "edgecolor": "#7A3B5C", "hatch": "xxxx", "label": "waiting after preemption"},
+    "retrying": {
+        "facecolor": "#F3ECD8",
+        "edgecolor": "#8A7F66",
+        "hatch": "\\\\\\\\",
+        "label": "backoff before the next attempt",
+    },
 }
 ENDS = {"rejected": ("X", "rejected"), "dropped": ("D", "cancelled, expired or failed")}
 LABELLED = 60
@@ -66,6 +73,8 @@ FAR = 4
 """A budget that is so many times what is ever used would leave no room for it on the chart."""
 NAME = 18
 """Characters of a name."""
+LINE, KEY = 120, 7
+"""Characters of a line of the legend, and how many of them a key takes beside its label."""
 
 
 class Chart(Protocol):
@@ -136,7 +145,7 @@ class TimelineChart(_Base):
         axes.set_xlim(0, max(end / scale, 1e-9))
         axes.set_ylim(max(len(rows), 1) - 0.4, -0.6)
         if few:
-            axes.set_yticks(range(len(rows)), [printable(id) for id in rows])
+            axes.set_yticks(range(len(rows)), labels([_escaped(id) for id in rows], NAME))
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             self._write_tokens(axes, scale)
@@ -150,7 +159,7 @@ class TimelineChart(_Base):
         kinds = {span.kind for lane in rows.values() for span in lane.spans}
         keys: list[Any] = [Patch(**look) for kind, look in LOOKS.items() if kind in kinds]
         if not few:
-            keys = [Patch(facecolor=key.get_facecolor(), label=str(key.get_label())) for key in keys]
+            keys = [Patch(fc=key.get_facecolor(), ec="#555555", lw=0.5, label=str(key.get_label())) for key in keys]
         _legend(figure, [*keys, *axes.get_lines()])
         return figure
 
@@ -342,9 +351,12 @@ def save(chart: Chart, file: IO[bytes], ending: str) -> None:
 
 def printable(id: str) -> str:
     """A request's name with what the font lacks as escapes, and shortened."""
+    return shortened(_escaped(id), NAME)
+
+
+def _escaped(id: str) -> str:
     known = FT2Font(findfont(FONT)).get_charmap()
-    text = "".join(c if c.isprintable() and ord(c) in known else ascii(c)[1:-1] for c in id[: 2 * NAME])
-    return text if len(text) <= NAME and len(id) <= 2 * NAME else text[: NAME - 2] + ".."
+    return "".join(c if c.isprintable() and ord(c) in known else ascii(c)[1:-1] for c in id)
 
 
 def _figure(height: float, panels: int) -> tuple[Figure, list[Axes]]:
@@ -376,8 +388,10 @@ def _thousands(axes: Axes, which: str) -> None:
 
 
 def _legend(figure: Figure, keys: list[Any]) -> None:
+    """Above the panels, in one line or, where it would be too long for that, in several."""
     if keys:
-        figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), frameon=False)
+        lines = -(-sum(len(str(key.get_label())) + KEY for key in keys) // LINE)
+        figure.legend(handles=keys, loc="outside upper center", ncols=-(-len(keys) // lines), frameon=False)
 
 
 def _few(shares: Floats) -> Any:

@@ -10,7 +10,8 @@ from batchlab.export.spans import Mark, Span, Spans
 MOST = 2000
 """Rows at most."""
 SINGLE = 60
-"""Rows up to which prefills that follow each other stay apart."""
+APART = ("prefill", "retrying")
+"""Up to so many rows, spans of these kinds stay apart where they follow each other: each is an iteration, or a wait."""
 
 
 @dataclass(slots=True)
@@ -48,7 +49,7 @@ class Lanes:
             return
         last = lane.spans[-1] if lane.spans else None
         if last is not None and last.kind == item.kind and last.end == item.start:
-            if item.kind != "prefill" or len(self.rows) > SINGLE:
+            if item.kind not in APART or len(self.rows) > SINGLE:
                 last.end, last.last = item.end, item.last
                 last.tokens += item.tokens
                 return

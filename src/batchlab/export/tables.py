@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import IO, Any
 
@@ -80,6 +81,12 @@ class IterationRows:
         self._flush()
         self._writer.close()
 
+    def abandon(self) -> None:
+        """No more will come, and nothing is kept: else the writer would complain when its file is gone."""
+        if self._writer is not None:
+            with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+                self._writer.close()
+
     def _flush(self) -> None:
         columns = [pa.array(map(value, self._rows), self._schema.field(name).type) for name, value in COLUMNS.items()]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
@@ -90,8 +97,12 @@ def write(what: str, file: IO[bytes], ending: str, tell: Callable[[list[Observer
     """Write `requests` or `iterations` of what `tell` tells."""
     if what == "iterations":
         rows = IterationRows(file, ending)
-        end = tell([rows])
-        rows.close()
+        try:
+            end = tell([rows])
+            rows.close()
+        except BaseException:
+            rows.abandon()
+            raise
         return end
     summary = Summary()
     end = tell([Spans(lambda item: None), summary])  # the first says what is wrong with a trace that is
