@@ -52,6 +52,74 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def planned(folder: Path) -> Path:
+    """The same ids, and other hostile names, in all that is no scenario: recordings, measured runs, files of a load."""
+    red = IDS[3]
+    served = '[engine]\npolicy = "vllm"\nmax_num_seqs = 4\nmax_num_batched_tokens = 64\nmax_model_len = 64\n'
+    served += '[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 1000000\n'
+    (folder / "generated.toml").write_text(
+        f"title = {json.dumps(red)}\n{served}[workload.generate]\nnum_prompts = 30\nseed = 1\n"
+        'arrivals = "poisson"\nrequest_rate = 50\n'
+        'prompt = { distribution = "uniform", min = 1, max = 40 }\noutput = { distribution = "constant", value = 4 }\n'
+        f"[[workload.generate.classes]]\nname = {json.dumps(red)}\nshare = 1\n",
+        encoding="utf-8",
+    )
+    unservable = "".join(
+        f"[[workload.requests]]\nid = {json.dumps(id, ensure_ascii=False)}\narrival = 0\nprompt = 100\noutput = 2\n"
+        for id in IDS[3:4]
+    )
+    (folder / "unservable.toml").write_text(served + unservable, encoding="utf-8")
+    rows = [
+        {"request_id": id, "arrival_time": 1 + n / 10, "queued_ts": 1 + n / 10, "first_token_ts": 2 + n / 10}
+        | {"last_token_ts": 3 + n / 10, "input_toks": 20, "output_toks": 4}
+        for n, id in enumerate(IDS)
+    ]
+    meta = {
+        "vllm_version": red,
+        "engine_kwargs": {"max_num_seqs": 4, "max_num_batched_tokens": 64, "max_model_len": 64},
+        "kv_cache": {"num_gpu_blocks": 100, "block_size": 16, "enable_prefix_caching": False},
+    }
+    for name, last in (("measured", 3.0), ("broken", "late")):
+        (folder / name).mkdir()
+        text = "".join(json.dumps(row | ({"last_token_ts": last} if last == "late" else {})) + "\n" for row in rows)
+        (folder / name / "requests.jsonl").write_text(text, encoding="utf-8")
+        (folder / name / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
+    cost = '[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 1000000\n'
+    (folder / "cost.toml").write_text(cost, encoding="utf-8")
+    scenario = {
+        "policy": "fcfs",
+        "max_num_seqs": 2,
+        "max_num_batched_tokens": 8,
+        "max_model_len": 16,
+        "block_size": 4,
+        "num_blocks": 4,
+        "enable_prefix_caching": False,
+        "requests": [{"id": red, "arrival_step": 0, "prompt": 6, "output": 1}],
+    }
+    step = {
+        "step": 0,
+        "arrived": [red],
+        "scheduled": {red: 6},
+        "total_tokens": 6,
+        "preempted": [],
+        "new": {red: 0},
+        "resumed": {},
+        "running": [red],
+        "waiting": [],
+        "free_blocks": 2,
+        "finished": [red],
+        "free_blocks_after": 4,
+    }
+    for name, steps in (("right", [step]), ("wrong", [{**step, "waiting": [red]}]), ("odd", [{**step, red: 1}])):
+        document = {"name": f"{name} {red}", "scenario": scenario, "trace": steps}
+        (folder / f"{name}.json").write_text(json.dumps(document), encoding="utf-8")
+    lines = [{"timestamp": 0, "input_length": 4, "output_length": 2, "hash_ids": [1]}, {red: red}]
+    (folder / "load.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    (folder / "load.csv").write_text(f"arrival,prompt,output,session\n0,4,2,{red}\n1,x{red},2,b\n", encoding="utf-8")
+    return folder
+
+
 @dataclass
 class Done:
     """What a command did."""
@@ -98,6 +166,58 @@ COMMANDS = [
     ["compare", "hostile.toml", "--policy", "decode-first,vllm"],
     ["compare", "hostile.toml", "--policy", "decode-first,vllm", "--json"],
 ]
+
+
+RED = IDS[3]
+GRID = ("--grid", "engine.max_num_seqs=1,2")
+SLO = ("--slo", "ttft:p99<=500ms")
+PLANS = [
+    ["sweep", "hostile.toml", *GRID, "-o", "s.parquet"],
+    ["sweep", "hostile.toml", *GRID, "-o", "s.parquet", "--json"],
+    ["sweep", "unservable.toml", *GRID, "-o", "u.parquet"],
+    ["sweep", "hostile.toml", "--grid", f"engine.{RED}=1,2", "-o", "n.parquet"],
+    ["sweep", "generated.toml", "--grid", f"engine.policy=vllm,{RED}", "-o", "n.parquet"],
+    ["sweep", "generated.toml", *GRID, "--jobs", "1", *SLO, "-o", "g.parquet"],
+    ["capacity", "generated.toml", *SLO, "--seeds", "1", "--jobs", "1"],
+    ["capacity", "hostile.toml", *SLO],
+    ["tune", "generated.toml", "--slo", f"ttft:{RED}<=5ms"],
+    ["experiment", "generated.toml", "--vary", "engine.max_num_seqs=1,4", "--jobs", "1"],
+    ["experiment", "hostile.toml", "--vary", "engine.max_num_seqs=1,2"],
+    ["experiment", "generated.toml", "--vary", f"engine.max_num_seqs=1,{RED}"],
+    ["validate", "measured", "--cost", "cost.toml"],
+    ["validate", "measured", "--cost", "cost.toml", "--json"],
+    ["validate", "broken", "--cost", "cost.toml"],
+    ["validate", "t.jsonl", "--cost", "cost.toml"],
+    ["workload", "describe", "hostile.toml"],
+    ["workload", "describe", "hostile.toml", "--json"],
+    ["workload", "describe", "load.jsonl"],
+    ["workload", "describe", "load.csv"],
+    ["workload", "describe", "generated.toml"],
+    *(["conform", f"{name}.json", *more] for name in ("right", "wrong", "odd") for more in ([], ["--json"])),
+    ["conform", "right.json", "--write-traces", "steps"],
+    ["compare", "unservable.toml", "--set", "engine.max_num_seqs=1,2"],
+    ["compare", "unservable.toml", "--set", "engine.max_num_seqs=1,2", "--json"],
+    ["compare", "hostile.toml", "--set", f"engine.max_queue=1,{RED}"],
+    ["report", "hostile.toml", "unservable.toml", "-o", "page.html"],
+    ["report", "broken.jsonl", "-o", "broken.html"],
+    ["report", "s.parquet", "g.parquet", "-o", "sweeps.html"],
+]
+
+
+def test_no_plan_and_no_recording_prints_a_control_character(planned: Path) -> None:
+    """Ids, titles, names of classes, and words on the command line."""
+    printed = 0
+    for command in PLANS:
+        done = batchlab(planned, *command)
+        assert "Traceback" not in done.stderr, command
+        assert done.returncode in (0, 1, 2)
+        assert done.stdout or done.stderr or done.returncode == 0, command
+        for text in (done.stdout, done.stderr):
+            assert not RAW.search(text), (command, RAW.search(text))
+        printed += any("x1b" in text or "u001b" in text for text in (done.stdout, done.stderr))
+        if "--json" in command and done.stdout:
+            json.loads(done.stdout, parse_constant=pytest.fail)  # NaN and the like
+    assert printed >= 12, "too few of these print an id at all"
 
 
 def test_no_command_prints_a_control_character(folder: Path) -> None:

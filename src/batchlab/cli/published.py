@@ -60,7 +60,8 @@ def _list(out: Console, records: list[Record]) -> None:
     for record in records:
         table.add_row(record.name, escape(record.claim), escape(record.model), "yes" if record.reproduction else "no")
     out.print(table)
-    say(out, "\nNone of these is a general factor: `batchlab published NAME` has the conditions.")
+    out.print()
+    say(out, "None of these is a general factor: `batchlab published NAME` has the conditions.")
 
 
 def _show(out: Console, record: Record, found: Reproduction | None, wanted: bool) -> None:

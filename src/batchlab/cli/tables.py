@@ -92,7 +92,7 @@ def print_schedule(
 
 def say(out: Console, line: str) -> None:
     """A line of prose: a terminal wraps it between words, a pipe gets it whole."""
-    out.print(escape(line), soft_wrap=not out.is_terminal)
+    out.print(escape(one_line(line)), soft_wrap=not out.is_terminal)
 
 
 def settings_line(run: Run) -> str:
