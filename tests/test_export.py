@@ -3,6 +3,7 @@
 import io
 import json
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from laws_runs import POLICIES, outcome
 from trace_events import check_trace
 
+from batchlab import load, simulate
 from batchlab.cli.timeline import Timeline
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
@@ -132,6 +134,55 @@ def test_chrome_traces_nest_and_hold_the_sums(policy: str) -> None:
         assert sorted(ids) == sorted({id for line in run.iterations for id in line["arrived"]})
         totals = run.summary["totals"]
         assert (tokens["prefill"], tokens["decode"]) == (totals["prefill_tokens"], totals["decode_tokens"])
+
+
+CROWDED = """
+[engine]
+policy = "vllm"
+max_num_seqs = 4
+max_num_batched_tokens = 24
+num_gpu_blocks = 9
+block_size = 4
+max_num_queued_reqs = 2
+async_scheduling = ASYNC
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 1500
+prefill_token = 7
+[workload]
+retry = { limit = 3, wait = 4001, factor = 2 }
+"""
+
+
+@pytest.mark.parametrize("asynchronous", ["false", "true"])
+def test_chrome_traces_nest_where_steps_overlap_and_clients_come_again(asynchronous: str, tmp_path: Path) -> None:
+    """Every attempt has its slices inside its request's, one after the other; between two attempts is a backoff."""
+    rng = Random(9)
+    listed = [f"{{id = 'r{n}', arrival = {n * 900}, prompt = {rng.randint(5, 12)}, output = 14}}" for n in range(12)]
+    path = tmp_path / "crowded.toml"
+    path.write_text(CROWDED.replace("ASYNC", asynchronous) + f"requests = [{', '.join(listed)}]\n", encoding="utf-8")
+    (run,) = load(path).runs
+    file, summary = io.StringIO(), Summary()
+    chrome = ChromeTrace(file)
+    simulate(run, [chrome, summary])
+    chrome.close()
+    totals = summary.totals()
+    assert totals["preemptions"] > 0 and totals["retries"] > 3 and summary.header is not None
+    assert summary.header.steps_in_flight == (2 if asynchronous == "true" else 1)
+    events = json.loads(file.getvalue())
+    tracks = {track: slices for track, slices in check_trace(events).items() if track[0] == REQUESTS}
+    away, parked = 0, 0
+    for slices in tracks.values():
+        *inner, outer = slices
+        assert outer["depth"] == 0 and all(each["depth"] == 1 for each in inner)
+        for before, after in pairwise(inner):
+            assert outer["ts"] <= before["ts"] <= before["end"] <= after["ts"] <= after["end"] <= outer["end"]
+        away += sum(each["name"] == "retrying" for each in inner)
+        parked += sum(each["name"] == "preempted" for each in inner)
+    assert len(tracks) == 12 and away == totals["retries"] and parked > 0
+    instants = Counter(event["name"] for event in events["traceEvents"] if event["ph"] == "i")
+    assert (instants["turned away"], instants["preempted"]) == (totals["retries"], totals["preemptions"])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
