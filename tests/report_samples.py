@@ -103,16 +103,21 @@ def hostile_report(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def planned_report(folder: Path) -> Path:
-    """A sweep, a capacity and a comparison, on one page."""
+    """A sweep, a tuning, a capacity and a comparison, on one page."""
     scenario, table, saved, page = (folder / name for name in ("plan.toml", "s.parquet", "c.json", "planned.html"))
+    tuned = folder / "tuned.parquet"
     scenario.write_text(PLANNED, encoding="utf-8")
     grid = ("--grid", "engine.max_num_batched_tokens=64,256", "--grid", "workload.generate.request_rate=40,400")
     slo = "ttft:p99<=500ms,itl:p99<=50ms"
     assert command("sweep", str(scenario), *grid, "--slo", slo, "-o", str(table), "--jobs", "1").returncode == 0
-    found = command("capacity", str(scenario), "--slo", slo, "--seeds", "1", "--jobs", "1", "--json")
+    found = command(
+        "capacity", str(scenario), "--slo", slo, "--seeds", "1", "--jobs", "1", "--gpu-price", "2.5", "--json"
+    )
     saved.write_text(found.stdout, encoding="utf-8")
+    space = ("--space", "engine.max_num_seqs=2,8,16", "--maximize", "throughput", "--jobs", "1")
+    assert command("tune", str(scenario), "--slo", slo, *space, "-o", str(tuned)).returncode == 0
     several = ("--set", "engine.max_num_batched_tokens=64,256", "--slo", slo, "--goodput", "ttft:100")
-    done = command("report", str(scenario), str(table), str(saved), *several, "-o", str(page))
+    done = command("report", str(scenario), str(table), str(tuned), str(saved), *several, "-o", str(page))
     assert done.returncode in (0, 1), done.stderr
     return page
 

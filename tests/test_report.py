@@ -2,7 +2,10 @@
 
 import base64
 import json
+import os
 import random
+import signal
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -147,8 +150,9 @@ def test_nothing_in_the_data_can_end_its_element() -> None:
 
 def test_ids_are_shown_on_one_line_and_cut() -> None:
     assert shown_id("a\nb\u202e") == "a\\nb\\u202e"
-    assert shown_id("x" * 10_000) == "x" * 80 + "… (10,000 characters)"
+    assert shown_id("x" * 10_000) == "x" * 40 + "… (10,000 characters) …" + "x" * 40
     assert shown_id("😀" * 80) == "😀" * 80
+    assert shown_id("conversation-" * 9 + "turn-1", 20) == "conversati… (123 characters) …ion-turn-1"
 
 
 @pytest.mark.parametrize("policy", ["vllm", "decode-first", "triton"])
@@ -231,6 +235,39 @@ def test_what_is_no_run_is_one_line_and_leaves_no_file(name: str, tmp_path: Path
     assert done.stderr.startswith("batchlab: ") and done.stderr.count("\n") == 1
     assert expected in done.stderr and name in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ([] if data is None else [name])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+@pytest.mark.parametrize(
+    "what",
+    [
+        ["report"],
+        ["export", "chrome", ".json"],
+        ["export", "requests", ".csv"],
+        ["export", "iterations", ".parquet"],
+        ["export", "timeline", ".svg"],
+    ],
+    ids=lambda what: what[-1],
+)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing_and_keeps_what_was_there(what: list[str], number: int, tmp_path: Path) -> None:
+    """It comes while the trace is read: a pipe that gives its first half, and no end."""
+    name, *rest = what
+    output = tmp_path / f"out{rest[1] if rest else '.html'}"
+    output.write_text("of before", encoding="utf-8")
+    pipe = tmp_path / "trace.jsonl"
+    os.mkfifo(pipe)
+    arguments = [name, str(pipe), *rest[:1], "-o", str(output)]
+    process = subprocess.Popen([sys.executable, "-m", "batchlab", *arguments], stderr=subprocess.PIPE)
+    lines = outcome("vllm", 7).text.splitlines(keepends=True)
+    with open(pipe, "w", encoding="utf-8") as given:
+        given.write("".join(lines[: len(lines) // 2]))
+        given.flush()
+        process.send_signal(number)
+        err = process.communicate(timeout=60)[1]
+    assert process.returncode not in (0, 2) and b"Traceback" not in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([output.name, "trace.jsonl"])
+    assert output.read_text(encoding="utf-8") == "of before"
 
 
 def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: Path) -> None:

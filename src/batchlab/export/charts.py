@@ -52,7 +52,7 @@ STYLE: Any = {
 }
 BLUE, ORANGE, GREEN, RED, GREY = "#0072B2", "#F0B030", "#009E73", "#D55E00", "#9A9A9A"
 LOOKS: dict[str, dict[str, Any]] = {
-    "waiting": {"facecolor": "#EDEDED", "edgecolor": GREY, "hatch": "////", "label": "waiting"},
+    "waiting": {"facecolor": "#DEDEDE", "edgecolor": GREY, "hatch": "////", "label": "waiting"},
     "prefill": {"facecolor": BLUE, "edgecolor": "white", "label": "prefill (tokens)"},
     "decode": {"facecolor": ORANGE, "edgecolor": "white", "label": "decode"},
     "held": {"facecolor": "#A9D8F0", "edgecolor": "#1F6D96", "hatch": "....", "label": "has a seat, gets no tokens"},

@@ -47,6 +47,7 @@ def render(
     library = get_plotlyjs()
     script, style = ((folder / name).read_text(encoding="utf-8") for name in ("report.js", "report.css"))
     scripts = [library, script]
+    runs = [run | {"label": run["name"] if len(runs) == 1 else f"{n} · {run['name']}"} for n, run in enumerate(runs, 1)]
     data = {"runs": [_drawn(run) for run in runs], "sweeps": sweeps, "capacities": capacities}
     return environment.get_template("report.html").render(
         version=batchlab.__version__,

@@ -203,9 +203,11 @@ def said_header(header: Header) -> dict[str, str]:
 
 
 def shown_id(id: str, most: int = ID_CHARS) -> str:
-    """An id on one line, cut where it is long."""
-    text = one_line(id[: most + 1])
-    return text if len(text) <= most else f"{text[:most]}… ({len(id):,} characters)"
+    """An id on one line; of a long one its head and its tail, since ids often differ in their ends only."""
+    text = one_line(id) if len(id) <= most else one_line(id[:most] + id[-most:])
+    if len(id) <= most and len(text) <= most:
+        return text
+    return f"{text[: most - most // 2]}… ({len(id):,} characters) …{text[len(text) - most // 2 :]}"
 
 
 def _findings(explanation: Explanation, timeline: Timeline) -> list[dict[str, Any]]:

@@ -1,25 +1,32 @@
-"""Saved answers of `sweep` and `capacity`, as what a page tells of them."""
+"""Saved answers of `sweep`, `tune` and `capacity`, as what a page tells of them."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
-from batchlab.metrics.objectives import parse
+from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
+from batchlab.report import words
 from batchlab.trace.read import NotStrictJson, parse_json
 
 RATE = "request_rate"
 LATENCIES = ("ttft.p99", "itl.p99")
 GAIN = "output_token_rate"
 MOST_ROWS = 20_000
+TOGETHER = "all targets of a request at once"
+"""The name of the curve of `attainment`."""
+MOST_CHARS = 200
+"""Of a setting's value."""
 
 
 def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The rows of a sweep's table. Raises InputError for what is none."""
+    """The rows of a sweep's or a tuning's table. Raises InputError for what is none."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -37,20 +44,47 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(path, None, None, f"{table.num_rows:,} runs are too many to draw: at most {MOST_ROWS:,}")
     keys = names[: names.index("error")]
     rows = table.to_pylist()
-    good = [
-        row for row in rows if row["error"] is None and all(row.get(name) is not None for name in (GAIN, *LATENCIES))
+    axes = _axes(path, about)
+    columns = [axis["column"] for axis in axes]
+    good = [row for row in rows if row["error"] is None and all(row.get(name) is not None for name in columns)]
+    unit = _unit(good)
+    rate_key = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
+    objectives = parse(about["slo"]).objectives if about.get("slo") else ()
+    fronts = [
+        front([row[axis["column"]] * (-1 if axis["more"] else 1) for row in good], [row[columns[0]] for row in good])
+        for axis in axes[1:]
     ]
     return {
         "name": Path(path).name,
+        "tuned": "axes" in about,
         "scenario": about.get("scenario", ""),
         "slo": about.get("slo", ""),
-        "keys": keys,
-        "unit": _unit(good),
+        "unit": unit,
+        "axes": [{**axis, "label": _label(axis["column"], unit)} for axis in axes],
         "failed": [f"{_settings(row, keys)}: {one_line(row['error'])}" for row in rows if row["error"] is not None],
-        "rows": [_point(row, keys, about.get("slo", "")) for row in good],
-        "fronts": {name: front([row[name] for row in good], [row[GAIN] for row in good]) for name in LATENCIES},
-        "rate_key": next((key for key in keys if key.rpartition(".")[2] == RATE), None),
+        "rows": [_point(row, keys, columns, row is rows[0] and "axes" in about) for row in good],
+        "fronts": fronts,
+        "listed": _listed(good, fronts, rows[0] if "axes" in about and rows else None),
+        "attained": [] if rate_key is None else _attained_by_series(good, keys, rate_key, objectives),
+        "facts": _facts(_stated(about)),
     }
+
+
+def _axes(path: str | os.PathLike[str], about: Mapping[str, str]) -> list[dict[str, Any]]:
+    """What is traded: first what one wants more of, then each latency (or share) that it costs."""
+    try:
+        given = json.loads(about.get("axes", "[]"))
+        stated = [{"column": str(one["column"]), "more": one["better"] == "more"} for one in given]
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(path, "metadata, axes", about["axes"], "a table of batchlab tune expected") from error
+    return stated or [{"column": GAIN, "more": True}, *({"column": name, "more": False} for name in LATENCIES)]
+
+
+def _label(column: str, unit: str) -> str:
+    """An axis's name, with its unit where it has one that is not a time's."""
+    per = "s" if unit == "ns" else unit
+    rates = {GAIN: "Output tokens", "goodput": "Goodput: requests", "capacity": "Capacity: requests"}
+    return f"{rates[column]} per {per}" if column in rates else words.figure(column.removeprefix("slo."))
 
 
 def _unit(rows: Sequence[dict[str, Any]]) -> str:
@@ -58,22 +92,75 @@ def _unit(rows: Sequence[dict[str, Any]]) -> str:
     return units.pop() if len(units) == 1 else "the clock's unit"
 
 
-def _point(row: dict[str, Any], keys: Sequence[str], slo: str) -> dict[str, Any]:
-    rate = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
+def _point(row: dict[str, Any], keys: Sequence[str], columns: Sequence[str], first: bool) -> dict[str, Any]:
     return {
         "settings": _settings(row, keys),
-        "series": _settings(row, [key for key in keys if key != rate]) or "all",
-        "rate": None if rate is None else row[rate],
+        "mark": "as it is" if first else "recommended" if row.get("recommended") else "",
         "met": row.get("met"),
-        "shares": _shares(row, slo),
-        **{name: row[name] for name in (GAIN, *LATENCIES, "totals.preemptions", "request_rate")},
+        "values": [row[name] for name in columns],
+        "preemptions": row["totals.preemptions"],
     }
 
 
-def _shares(row: dict[str, Any], slo: str) -> dict[str, float]:
-    """How much of each objective's bound is used: above 1 it is missed."""
-    values = {o: row.get(f"slo.{o.figure}") for o in (parse(slo).objectives if slo else ())}
-    return {o.text: float(value / o.bound) for o, value in values.items() if value is not None and o.bound}
+def _listed(rows: Sequence[dict[str, Any]], fronts: Sequence[Sequence[int]], own: Any) -> list[int]:
+    """The rows of the table: those that no other one beats, and of a tuning the scenario as it is."""
+    if own is None:
+        return sorted({place for front in fronts for place in front})
+    return [place for place, row in enumerate(rows) if row is own or row.get("pareto") or row.get("recommended")]
+
+
+def _attained_by_series(
+    rows: Sequence[dict[str, Any]], keys: Sequence[str], rate: str, objectives: Sequence[Objective]
+) -> list[dict[str, Any]]:
+    """The curves of all that is varied beside the rate."""
+    series: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if isinstance(row[rate], int | float):
+            series.setdefault(_settings(row, [key for key in keys if key != rate]), []).append(row)
+    found = []
+    for name, own in series.items():
+        runs = [
+            _Tried(
+                row[rate],
+                bool(row.get("met")),
+                {one.figure: row.get(f"attained.{one.figure}") for one in objectives},
+                {one.figure: row.get(f"slo.{one.figure}") for one in objectives},
+                row.get(ATTAINMENT),
+            )
+            for row in own
+        ]
+        for curve in _curves(runs, objectives):
+            found.append({**curve, "name": ", ".join(part for part in (curve["name"], name) if part)})
+    return found
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A run at a rate. attained, values: by an objective's figure. attainment: the share within all targets."""
+
+    rate: float
+    met: bool
+    attained: Mapping[str, Any]
+    values: Mapping[str, Any]
+    attainment: float | None
+
+
+def _curves(runs: Sequence[_Tried], objectives: Sequence[Objective]) -> list[dict[str, Any]]:
+    """For each objective the share within its bound at each rate, and whether it is met there."""
+    found = []
+    single = [one for one in objectives if one.metric != ATTAINMENT]
+    for one in single:
+        points = [
+            [float(run.rate), float(share), one.met_by(run.values.get(one.figure))]
+            for run in runs
+            if (share := run.attained.get(one.figure)) is not None
+        ]
+        found.append({"name": one.text, "points": sorted(points)})
+    if len(single) != 1 or len(objectives) > 1:
+        least = ", ".join(one.text for one in objectives if one.metric == ATTAINMENT)
+        points = [[float(run.rate), float(run.attainment), run.met] for run in runs if run.attainment is not None]
+        found.append({"name": f"{TOGETHER} ({least})" if least else TOGETHER, "points": sorted(points)})
+    return [curve for curve in found if curve["points"]]
 
 
 def _settings(row: dict[str, Any], keys: Sequence[str]) -> str:
@@ -91,6 +178,13 @@ def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
     return found
 
 
+# Capacity
+
+KNOWN = {"settings": "engine", "cost_model": "cost"}
+"""Parts of the document that have the names of a scenario's sections on the page."""
+EXPECTED = ("slo", "of", "unit", "capacity", "interval", "answer", "binds", "samples", "changes")
+
+
 def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `capacity --json` printed. Raises InputError for anything else."""
     try:
@@ -99,31 +193,78 @@ def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
     except NotStrictJson as error:
         raise InputError(path, None, error.value, error.expected) from error
-    expected = ("slo", "of", "unit", "capacity", "interval", "answer", "binds", "samples", "changes")
-    if not isinstance(document, dict) or any(name not in document for name in expected):
+    if not isinstance(document, dict) or any(name not in document for name in EXPECTED):
         raise InputError(path, None, None, "the JSON that batchlab capacity --json prints expected")
     try:
-        probes = [
-            {"sample": one["sample"], "rate": probe["rate"], "met": kind == "met", "missed": list(probe["missed"])}
-            for one in document["samples"]
-            for kind in ("met", "missed")
-            if (probe := one[kind]) is not None
-        ]
-        changes = [{name: one[name] for name in ("name", "before", "after", "rate")} for one in document["changes"]]
-        rates = [document["capacity"], *(one["rate"] for one in (*probes, *changes))]
-        if not all(rate is None or (isinstance(rate, int | float) and rate >= 0) for rate in rates):
-            raise ValueError("a rate is no number")
-        interval = document["interval"] and [float(end) for end in document["interval"]]
-        return {
-            "name": Path(path).name,
-            **{name: document[name] for name in expected[:4]},
-            "interval": interval,
-            "answer": document["answer"],
-            "binds": document["binds"],
-            "probes": probes,
-            "changes": changes,
-        }
-    except (KeyError, TypeError, ValueError) as error:
+        return {"name": Path(path).name, **_told(document)}
+    except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
         raise InputError(
             path, None, None, f"not what batchlab capacity --json prints: {one_line(str(error))}"
         ) from error
+
+
+def _told(document: Mapping[str, Any]) -> dict[str, Any]:
+    samples = document["samples"]
+    probes = [
+        {"sample": one["sample"], "rate": probe["rate"], "met": kind == "met", "missed": list(probe["missed"])}
+        for one in samples
+        for kind in ("met", "missed")
+        if (probe := one[kind]) is not None
+    ]
+    changes = [{name: one[name] for name in ("name", "before", "after", "rate")} for one in document["changes"]]
+    rates = [document["capacity"], *(one["rate"] for one in (*probes, *changes))]
+    if not all(rate is None or (isinstance(rate, int | float) and rate >= 0) for rate in rates):
+        raise ValueError("a rate is no number")
+    answer = next(one for one in samples if one["sample"] == document["answer"])
+    met, cost = answer["met"], document.get("cost")
+    own = (*EXPECTED, "cost", "objectives", "rates_per")
+    told = {KNOWN.get(key, key): value for key, value in document.items() if key not in own}
+    return {
+        **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
+        "interval": document["interval"] and [float(end) for end in document["interval"]],
+        "probes": probes,
+        "changes": changes,
+        "load": met and {name: float(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
+        "cost": cost and {name: float(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
+        "attained": _tried(answer, document["slo"]),
+        "facts": _facts(told),
+    }
+
+
+PRICES = ("per_million_output_tokens", "per_million_tokens")
+
+
+def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
+    """The curves of the sample that the answer is of, over all rates that were tried."""
+    runs = [
+        _Tried(float(run["rate"]), bool(run["met"]), run["attained"], run["values"], run["attainment"])
+        for run in answer.get("tried") or ()
+    ]
+    return _curves(runs, parse(slo).objectives)
+
+
+def _stated(about: Mapping[str, str]) -> dict[str, Any]:
+    """What a table's metadata says beside what the page tells of it: settings by their own keys, and the rest."""
+    found = {key: _parsed(value) for key, value in about.items() if key not in ("objectives", "axes", "slo", "varied")}
+    settings = found.pop("settings", None)
+    return {**found, **(settings if isinstance(settings, dict) else {})}
+
+
+def _parsed(text: str) -> Any:
+    """A value of a table's metadata: JSON, or a text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _facts(told: Mapping[str, Any], above: str = "") -> dict[str, str]:
+    """What was set, by dotted key, each on one line."""
+    found: dict[str, str] = {}
+    for key, value in told.items():
+        if isinstance(value, dict):
+            found |= _facts(value, f"{above}{key}.")
+        elif value not in (None, "", []):
+            text = ", ".join(said("", one) for one in value) if isinstance(value, list) else said(key, value)
+            found[one_line(f"{above}{key}")] = one_line(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")
+    return found

@@ -10,6 +10,8 @@ from batchlab.units import NS_IN_MS, NS_IN_S
 
 FIGURES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E", "queue_time": "Queue time"}
+MAIN = ("Requests completed", "Output tokens", "TTFT P50", "TTFT P99", "ITL P99", "E2E P99", "Preemptions")
+"""Beginnings of the labels of the figures that say most."""
 SMALL = 0.005
 """A difference below this share is none worth colour."""
 
@@ -33,6 +35,25 @@ def number(value: float | None) -> str:
     return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
 
 
+def rate(value: float | None) -> str:
+    """A rate or a price, with three digits."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def statistic(name: str) -> str:
+    """A statistic's name: P99, mean."""
+    return name.upper() if name.startswith("p") else name
+
+
+def figure(name: str) -> str:
+    """The name of a figure such as `ttft.p99` or `itl:mean`: TTFT P99, ITL mean."""
+    metric, _, of = name.replace(":", ".").partition(".")
+    known = LATENCIES | {"max_itl": "Max ITL", "attainment": "Attainment"}
+    return f"{known.get(metric, metric.upper())} {statistic(of)}".rstrip()
+
+
 def counted(count: int, noun: str) -> str:
     """So many of them: 1 request, 2 requests."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
@@ -51,6 +72,11 @@ class Row:
     shown: list[str]
     changes: list[str]
     tones: list[str]
+
+    @property
+    def main(self) -> bool:
+        """Whether it is among the few that say most."""
+        return self.label.startswith(MAIN)
 
 
 def _row(
@@ -92,7 +118,7 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
         _row("Iterations", runs, lambda run: run["iterations"], plain, 0),
     ]
     for name, label in LATENCIES.items():
-        found += [_row(f"{label} {figure}", runs, latency(name, figure), timed, -1) for figure in FIGURES]
+        found += [_row(f"{label} {statistic(figure)}", runs, latency(name, figure), timed, -1) for figure in FIGURES]
     for name in ("preemptions", "recomputed_tokens", "max_queue_length", "unused_budget", "decode_stalls"):
         found.append(_row(name.replace("_", " ").capitalize(), runs, total(name), plain, 0))
     return [row for row in found if any(shown not in ("–", "0") for shown in row.shown)]
@@ -105,4 +131,25 @@ def facts(runs: Sequence[dict[str, Any]]) -> list[tuple[str, list[str], bool]]:
     return sorted(((name, values, len(set(values)) > 1) for name, values in found), key=lambda fact: not fact[2])
 
 
-FILTERS: dict[str, Callable[..., str]] = {"time": time, "number": number, "share": share, "counted": counted}
+ENDINGS = {
+    "all_terminal": "every request has ended",
+    "iteration_limit": "at its iteration limit",
+    "cut": "the trace breaks off",
+    "stalled": "it could not go on",
+    "failed": "with an error",
+}
+
+
+def ended(termination: str) -> str:
+    """How a run came to its end."""
+    return ENDINGS.get(termination, termination.replace("_", " "))
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "time": time,
+    "number": number,
+    "rate": rate,
+    "share": share,
+    "counted": counted,
+    "ended": ended,
+}

@@ -15,6 +15,23 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
 const plain = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const count = (value) => Math.round(value).toLocaleString("en-US");
 const shorten = (text, most) => ([...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text);
+const LONG = /… \([\d,]+ characters\) …/; // where an id was cut when the page was written
+// Head and tail: ids often differ in their ends only.
+function ends(text, most) {
+  const letters = [...text.replace(LONG, "…")];
+  if (letters.length <= most) return letters.join("");
+  const tail = Math.floor((most - 1) / 2);
+  return `${letters.slice(0, most - 1 - tail).join("")}…${letters.slice(letters.length - tail).join("")}`;
+}
+
+// Labels of rows: where two would be alike, each has its row's number.
+function labels(texts, first, most) {
+  const cut = texts.map((text) => ends(text, most));
+  const times = new Map();
+  for (const label of cut) times.set(label, (times.get(label) || 0) + 1);
+  return cut.map((label, i) => (times.get(label) === 1 ? label : `${ends(label, Math.max(most - 1 - String(first + i + 1).length, 1))}~${first + i + 1}`));
+}
+
 const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 
 async function unpack({ type, data }) {
@@ -356,12 +373,12 @@ class Board {
     if (markedRow !== null) shapes.push({ type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: markedRow, y1: markedRow + 1, line: { color: colour("accent"), width: 1.5 }, fillcolor: "rgba(0,0,0,0)" });
     const few = this.view.y[1] - this.view.y[0] <= (narrow ? 30 : 40);
     const rows = few ? Array.from({ length: raster.rows[1] - raster.rows[0] }, (_, i) => raster.rows[0] + i) : null;
-    const cut = (id) => shorten(id, narrow ? 5 : 11);
+    const names = rows && labels(rows.map((row) => this.line.requests.id[row]), raster.rows[0], narrow ? 6 : 11);
     Object.assign(layout, {
-      margin: { l: narrow ? 62 : 96, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
+      margin: { l: narrow ? 66 : 96, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
       xaxis: { ...axis, range: [...this.view.x], title: title(x), anchor: blocks ? "y4" : "y3", automargin: false, showspikes: false },
       yaxis: { ...axis, domain: parts[0], range: [this.view.y[1], this.view.y[0]], automargin: false, showgrid: false, zeroline: false,
-        title: title(few ? "" : "requests"), ...(rows ? { tickvals: rows.map((row) => row + 0.5), ticktext: rows.map((row) => plain(cut(this.line.requests.id[row]))) } : {}) },
+        title: title(few ? "" : "requests"), ...(rows ? { tickvals: rows.map((row) => row + 0.5), ticktext: names.map(plain) } : {}) },
       yaxis2: { ...axis, domain: parts[1], fixedrange: true, rangemode: "tozero", automargin: false, nticks: 4, title: title("tokens") },
       yaxis3: { ...axis, domain: parts[2], fixedrange: true, rangemode: "tozero", automargin: false, nticks: 4, title: title("requests") },
     });
@@ -520,7 +537,11 @@ function controls(board, redraw) {
   const find = byId("find");
   find.addEventListener("change", () => {
     const { id } = board.line.requests;
-    const alike = (one) => one.startsWith(find.value) || (one.includes("…") && find.value.startsWith(one.slice(0, one.lastIndexOf("…"))));
+    const whole = (one) => {
+      const [head, tail] = one.split(LONG);
+      return tail !== undefined && find.value.startsWith(head) && find.value.endsWith(tail);
+    };
+    const alike = (one) => one.startsWith(find.value) || whole(one);
     const row = id.indexOf(find.value) >= 0 ? id.indexOf(find.value) : id.findIndex(alike);
     if (find.value && row >= 0) board.lookAtRow(row);
     else if (find.value) byId("shown").textContent = "no request with such an id has a row";
@@ -579,38 +600,47 @@ function overTime(chart, lines, value, label) {
 
 function fronts(sweep, number) {
   const ms = sweep.unit === "ns";
-  for (const name of ["ttft", "itl"]) {
-    const figure = `${name}.p99`;
-    const at = (row) => (ms ? row[figure] / 1e6 : row[figure]);
-    const some = (rows, label, symbol, shade) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.output_token_rate), name: label, text: rows.map((row) => plain(row.settings)),
-      marker: { symbol, size: 9, color: colour(shade), line: { width: 1, color: colour("card") } }, hovertemplate: "%{text}<br>%{y:,.4~g} tokens, %{x:,.4~g}<extra></extra>" });
-    const on = sweep.fronts[figure].map((place) => sweep.rows[place]);
-    const traces = [{ type: "scatter", mode: "lines", x: on.map(at), y: on.map((row) => row.output_token_rate), line: { color: colour("run0"), width: 2, shape: "hv" }, name: "Pareto front", hoverinfo: "skip" }];
+  const [gain, ...costs] = sweep.axes;
+  costs.forEach((axis, k) => {
+    const at = (row) => row.values[k + 1] * (axis.more ? 100 : ms ? 1e-6 : 1);
+    const of = axis.more ? "%" : ms ? "ms" : `${sweep.unit}s`;
+    const some = (rows, label, symbol, shade, size = 9) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.values[0]), name: label, text: rows.map((row) => plain(row.mark ? `${row.mark}: ${row.settings}` : row.settings)),
+      marker: { symbol, size, color: colour(shade), line: { width: 1, color: colour("card") } }, hovertemplate: `%{text}<br>${plain(gain.label)}: %{y:,.4~g}<br>${plain(axis.label)}: %{x:,.4~g} ${of}<extra></extra>` });
+    const on = sweep.fronts[k].map((place) => sweep.rows[place]);
+    const traces = [{ type: "scatter", mode: "lines", x: on.map(at), y: on.map((row) => row.values[0]), line: { color: colour("run0"), width: 2, shape: "hv" }, name: "Pareto front", hoverinfo: "skip" }];
     if (sweep.slo) traces.push(some(sweep.rows.filter((row) => row.met), "objectives met", "circle", "run2"), some(sweep.rows.filter((row) => !row.met), "missed", "x", "run1"));
     else traces.push(some(sweep.rows, "runs", "circle", "run2"));
-    const { axis, layout } = theme();
-    Object.assign(layout, { hovermode: "closest", xaxis: { ...axis, title: { text: `${name.toUpperCase()} P99 (${ms ? "ms" : sweep.unit})` }, rangemode: "tozero" }, yaxis: { ...axis, rangemode: "tozero", title: { text: `output tokens / ${ms ? "s" : sweep.unit}` } } });
-    Plotly.react(byId(`front-${number}-${name}`), traces, layout, CONFIG);
-  }
-  if (byId(`rate-${number}`)) attainment(sweep, byId(`rate-${number}`));
+    for (const [mark, symbol] of [["as it is", "square-open"], ["recommended", "star"]]) {
+      const marked = sweep.rows.filter((row) => row.mark === mark);
+      if (marked.length) traces.push(some(marked, mark, symbol, "ink", 14));
+    }
+    const { axis: look, layout } = theme();
+    Object.assign(layout, { hovermode: "closest", margin: { ...layout.margin, t: 50 }, xaxis: { ...look, title: { text: plain(`${axis.label} (${of})`) }, rangemode: "tozero" }, yaxis: { ...look, rangemode: "tozero", title: { text: plain(gain.label) } } });
+    Plotly.react(byId(`front-${number}-${k}`), traces, layout, CONFIG);
+  });
+  if (byId(`rate-${number}`)) attainment(sweep.attained, sweep.unit, "requests", byId(`rate-${number}`));
 }
 
-function attainment(sweep, chart) {
-  const series = new Map();
-  for (const row of sweep.rows) {
-    for (const [text, share] of Object.entries(row.shares)) {
-      const name = `${text}${row.series === "all" ? "" : `, ${row.series}`}`;
-      if (!series.has(name)) series.set(name, []);
-      series.get(name).push([row.rate, share]);
-    }
-  }
-  const traces = [...series].map(([name, points], n) => {
-    points.sort((a, b) => a[0] - b[0]);
-    return { type: "scatter", mode: "lines+markers", x: points.map((p) => p[0]), y: points.map((p) => p[1]), name: plain(name), line: runStyle(n), marker: { symbol: n, size: 8 }, hovertemplate: "%{y:.3~g} of the bound at %{x}<extra></extra>" };
+// The share of requests within each bound at each rate. Points: rate, share, whether the objective is met there.
+function attainment(curves, unit, of, chart, found = null) {
+  const narrow = chart.clientWidth < 600;
+  const [high, below] = [270, 58]; // of the plot, and from it to the legend
+  const legend = 20 * Math.ceil(curves.length / (narrow ? 1 : 2));
+  chart.style.height = `${26 + high + below + legend}px`;
+  const name = (text) => plain(ends(text, narrow ? 40 : 70));
+  const traces = curves.map((curve, n) => {
+    const [x, y, met] = [0, 1, 2].map((place) => curve.points.map((point) => point[place]));
+    return { type: "scatter", mode: "lines+markers", x, y, name: name(curve.name), line: runStyle(n), text: met.map((one) => (one ? "met" : "missed")),
+      marker: { symbol: met.map((one) => (one ? "circle" : "x")), size: met.map((one) => (one ? 8 : 10)) }, hovertemplate: `%{y:.2%} at %{x:,.4~g}: %{text}<extra>${name(curve.name)}</extra>` };
   });
   const { axis, layout } = theme();
-  Object.assign(layout, { margin: { ...layout.margin, r: 20 }, showlegend: series.size <= 10, legend: { ...layout.legend, y: -0.32, yanchor: "top" }, hovermode: "closest", xaxis: { ...axis, title: { text: "request rate" } }, yaxis: { ...axis, type: "log", title: { text: "share of the bound" } },
-    shapes: [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: 1, y1: 1, line: { color: colour("preempted"), dash: "dash" } }] });
+  const rates = traces.flatMap(({ x }) => x).filter((rate) => rate > 0);
+  const log = Math.max(...rates) > 30 * Math.min(...rates) ? { type: "log", dtick: 1 } : {};
+  const lowest = Math.min(0.9, ...traces.flatMap(({ y }) => y));
+  Object.assign(layout, { margin: { ...layout.margin, r: 20, b: below + legend }, showlegend: curves.length <= 10, legend: { ...layout.legend, y: -below / high, yanchor: "top" }, hovermode: "closest",
+    xaxis: { ...axis, ...log, title: { text: `${plain(of)} per ${unit === "ns" ? "s" : plain(unit)}${log.type ? ", log scale" : ""}` }, automargin: false },
+    yaxis: { ...axis, range: [Math.max(0, lowest - 0.05 * (1 - lowest)), 1 + 0.04 * (1 - lowest)], tickformat: ".0%", title: { text: "share within the bound" } },
+    shapes: found ? [{ type: "line", yref: "paper", x0: found, x1: found, y0: 0, y1: 1, line: { color: colour("preempted"), dash: "dash", width: 1 } }] : [] });
   Plotly.react(chart, traces, layout, CONFIG);
 }
 
@@ -639,7 +669,10 @@ async function main() {
       if (byId("kvs")) overTime(byId("kvs"), lines, (line, slot) => (line.about.blocks ? (100 * line.slots.kv[slot]) / line.about.blocks : 0), "% of the KV blocks");
     }
     data.sweeps.forEach(fronts);
-    data.capacities.forEach((found, n) => capacityChart(found, byId(`capacity-${n}`)));
+    data.capacities.forEach((found, n) => {
+      capacityChart(found, byId(`capacity-${n}`));
+      if (byId(`tried-${n}`)) attainment(found.attained, found.unit, found.of, byId(`tried-${n}`), found.capacity);
+    });
   };
   draw();
   if (board) {

@@ -1,0 +1,96 @@
+"""What a page tells of saved sweeps, tunings and capacities, against the files themselves."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from batchlab.errors import InputError
+from batchlab.report import saved
+
+pytest_plugins = ["report_samples"]
+
+BOUNDS = {"ttft:p99<=500ms": ("ttft:p99", 500e6), "itl:p99<=50ms": ("itl:p99", 50e6)}
+
+
+def test_attainment_of_a_sweep_is_what_its_table_has(planned_report: Path, folder: Path) -> None:
+    found = saved.sweep(folder / "s.parquet")
+    rows = pq.read_table(folder / "s.parquet").to_pylist()
+    curves = {curve["name"]: curve["points"] for curve in found["attained"]}
+    assert len(curves) == 2 * (len(BOUNDS) + 1)
+    for budget in (64, 256):
+        own = [row for row in rows if row["engine.max_num_batched_tokens"] == budget]
+        assert len(own) == 2
+        for text, (figure, bound) in BOUNDS.items():
+            expected = [
+                [row["workload.generate.request_rate"], row[f"attained.{figure}"], row[f"slo.{figure}"] <= bound]
+                for row in own
+            ]
+            assert curves[f"{text}, max_num_batched_tokens = {budget}"] == expected
+        together = curves[f"{saved.TOGETHER}, max_num_batched_tokens = {budget}"]
+        assert together == [[row["workload.generate.request_rate"], row["attainment"], row["met"]] for row in own]
+    assert all(0 <= share <= 1 for points in curves.values() for _, share, _ in points)
+    assert not found["tuned"] and [axis["label"] for axis in found["axes"]] == [
+        "Output tokens per s",
+        "TTFT P99",
+        "ITL P99",
+    ]
+
+
+def test_a_tuning_is_shown_by_what_it_traded(planned_report: Path, folder: Path) -> None:
+    found = saved.sweep(folder / "tuned.parquet")
+    rows = pq.read_table(folder / "tuned.parquet").to_pylist()
+    assert found["tuned"] and [axis["column"] for axis in found["axes"]] == [
+        "output_token_rate",
+        "slo.ttft:p99",
+        "slo.itl:p99",
+    ]
+    assert [row["values"][0] for row in found["rows"]] == [row["output_token_rate"] for row in rows]
+    marks = [row["mark"] for row in found["rows"]]
+    assert marks[0] == "as it is" and marks.count("recommended") == sum(row["recommended"] for row in rows[1:])
+    listed = set(found["listed"])
+    assert listed == {0} | {place for place, row in enumerate(rows) if row["pareto"]}
+    assert found["facts"]["maximize"] == "throughput" and found["facts"]["space.engine.max_num_seqs"] == "2, 8, 16"
+
+
+def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report: Path, folder: Path) -> None:
+    document = json.loads((folder / "c.json").read_text(encoding="utf-8"))
+    found = saved.capacity(folder / "c.json")
+    met, tried = document["samples"][0]["met"], document["samples"][0]["tried"]
+    assert found["load"] == {name: met[name] for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")}
+    hourly = met["offered"] * 3600 * met["output_mean"] / 1e6
+    assert found["cost"]["per_million_output_tokens"] == pytest.approx(2.5 / hourly)
+    curves = {curve["name"]: curve["points"] for curve in found["attained"]}
+    for text, (figure, bound) in BOUNDS.items():
+        assert curves[text] == [[p["rate"], p["attained"][figure], p["values"][figure] <= bound] for p in tried]
+    assert curves[saved.TOGETHER] == [[p["rate"], p["attainment"], p["met"]] for p in tried]
+    assert (found["facts"]["engine.max_num_seqs"], found["facts"]["cost.per_iteration"]) == ("8", "5000000")
+    text = planned_report.read_text(encoding="utf-8").split('<script id="data"')[0]
+    for said in ("per million output tokens", "1 GPU at 2.5 an hour", "Load at that rate", "cost.prefill_token"):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"answer": "no such sample"},
+        {"samples": []},
+        {"samples": 3},
+        {"slo": 5},
+        {"cost": {"gpu_price": "x"}},
+        {"cost": 3},
+        {"changes": None},
+        {"settings": ["x"], "samples": [{"sample": "seed 3", "met": {}, "missed": None}]},
+        {"capacity": -1},
+    ],
+)
+def test_a_capacity_that_was_tampered_with_is_one_error(
+    change: dict[str, object], planned_report: Path, folder: Path, tmp_path: Path
+) -> None:
+    document = json.loads((folder / "c.json").read_text(encoding="utf-8")) | change
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        saved.capacity(path)
+    assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
