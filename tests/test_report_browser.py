@@ -119,6 +119,44 @@ def test_zoom_keeps_rows_and_strip_together(driver: webdriver.Chrome, small_repo
     assert page.complaints() == []
 
 
+def test_on_a_phone_no_figure_of_two_runs_is_out_of_sight(driver: webdriver.Chrome, planned_report: Path) -> None:
+    page = Page(driver, planned_report, width=390)
+    places = page.run(
+        """return [...document.querySelectorAll("#compare td, #figures td, #settings td")]
+        .map((cell) => [cell.getBoundingClientRect().left, cell.getBoundingClientRect().right])"""
+    )
+    assert len(places) > 60 and all(0 <= left < right <= 390 for left, right in places)
+    top = "return document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY"
+    assert page.run(top, "#findings") < page.run(top, "#when") < page.run(top, "#figures")
+    wide = Page(driver, planned_report)
+    assert wide.run(top, "#findings") == pytest.approx(wide.run(top, "#compare"), abs=1), "side by side"
+
+
+def test_labels_that_would_be_alike_have_their_row(driver: webdriver.Chrome, small_report: Path) -> None:
+    names = ["conversation-turn-1-of-user", "conversation-turn-2-of-user", "A", "B" * 30 + "1", "B" * 30 + "2"]
+    found = Page(driver, small_report).run("return labels(arguments[0], 5, 11)", names)
+    assert found == ["conv…user~6", "conv…user~7", "A", "BBBBB…BBBB1", "BBBBB…BBBB2"]
+
+
+def test_whoever_was_turned_away_is_seen_however_short_the_iteration(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    found = outcome("vllm-v0", 15)
+    trace, path = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    trace.write_text(found.text, encoding="utf-8")
+    command("report", str(trace), "-o", str(path))
+    ended = [
+        (line["start"], entry["id"])
+        for line in found.iterations
+        for entry in (*line["rejected"], *line.get("dropped", ()))
+        if "retry_at" not in entry
+    ]
+    order = list(dict.fromkeys(id for line in found.iterations for id in line["arrived"]))
+    page = Page(driver, path)
+    marks = page.run("const one = document.getElementById('timeline').data[1]; return [one.x, one.y]")
+    assert len(ended) == 2
+    assert sorted(zip(*marks, strict=True)) == sorted((start, order.index(id) + 0.5) for start, id in ended)
+    assert page.complaints() == []
+
+
 def test_a_finding_leads_to_its_place(driver: webdriver.Chrome, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     scenario = str(EXAMPLES / "priority-inversion.toml")

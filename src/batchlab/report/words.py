@@ -12,6 +12,8 @@ FIGURES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E", "queue_time": "Queue time"}
 MAIN = ("Requests completed", "Output tokens", "TTFT P50", "TTFT P99", "ITL P99", "E2E P99", "Preemptions")
 """Beginnings of the labels of the figures that say most."""
+WHOLE = 10_000
+"""From here on nobody reads decimals."""
 SMALL = 0.005
 """A difference below this share is none worth colour."""
 
@@ -32,6 +34,8 @@ def number(value: float | None) -> str:
     """A number, with at most two decimals."""
     if value is None:
         return "–"
+    if isinstance(value, float) and abs(value) >= WHOLE:
+        return f"{value:,.0f}"
     return f"{value:,.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else f"{value:,}"
 
 
@@ -100,6 +104,9 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
     def plain(value: Any, run: Any) -> str:
         return number(value)
 
+    def rated(value: Any, run: Any) -> str:
+        return rate(value)
+
     def timed(value: Any, run: Any) -> str:
         return time(value, run["unit"])
 
@@ -113,7 +120,7 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
     found = [
         _row("Requests completed", runs, lambda run: run["results"].get("completed", 0), plain, 1),
         _row("Not completed", runs, lambda run: run["requests"] - run["results"].get("completed", 0), plain, -1),
-        _row(f"Output tokens per {per}", runs, lambda run: run["throughput"]["output_token_rate"], plain, 1),
+        _row(f"Output tokens per {per}", runs, lambda run: run["throughput"]["output_token_rate"], rated, 1),
         _row("End", runs, lambda run: run["time"], timed, 0),
         _row("Iterations", runs, lambda run: run["iterations"], plain, 0),
     ]

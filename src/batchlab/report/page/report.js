@@ -4,7 +4,7 @@
 
 const KINDS = [null, "waiting", "prefill", "again", "decode", "preempted", "seated", "away", "out"]; // CSS variables
 const SIGNS = ["", "·", "+", "↻", "●", "‖", "○", "…", "×"];
-const [WAITING, PREFILL, AGAIN] = [1, 2, 3];
+const [WAITING, PREFILL, AGAIN, OUT] = [1, 2, 3, 8];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const MOST_COLUMNS = 480; // of the request rows' picture; up to EXACT iterations each is a column of its own
 const MOST_ROWS = 240;
@@ -383,14 +383,29 @@ class Board {
       yaxis3: { ...axis, domain: parts[2], fixedrange: true, rangemode: "tozero", automargin: false, nticks: 4, title: title("requests") },
     });
     if (blocks) layout.yaxis4 = { ...axis, domain: parts[3], fixedrange: true, range: [0, 100], automargin: false, nticks: 3, ticksuffix: " %", title: title("KV") };
-    Plotly.react(this.chart, [this.rowsTrace(raster, narrow), ...this.strips()], layout, CONFIG);
+    Plotly.react(this.chart, [this.rowsTrace(raster, narrow), this.endsTrace(raster), ...this.strips()], layout, CONFIG);
+  }
+
+  // Who was rejected or dropped was so at once: in a short iteration nobody would see it by its cell.
+  endsTrace(raster) {
+    const [x, y] = [[], []];
+    const { line } = this;
+    for (let row = raster.rows[0]; row < raster.rows[1] && raster.each === 1 && !raster.readable; row++) {
+      for (let i = line.of[row]; i < line.of[row + 1]; i++) {
+        if (line.segments.kind[i] === OUT) {
+          x.push(line.at(line.first[i], this.view.across));
+          y.push(row + 0.5);
+        }
+      }
+    }
+    return { type: "scatter", mode: "markers", x, y, marker: { symbol: "x", size: raster.high > 60 ? 4 : 8, color: colour("out"), line: { width: 1, color: colour("card") } }, cliponaxis: false, hoverinfo: "skip" };
   }
 
   rowsTrace(raster, narrow) {
     const kinds = raster.kinds();
     const scale = KINDS.slice(1).flatMap((name, i) => [[i / 8, colour(name)], [(i + 1) / 8, colour(name)]]);
     const y = Array.from({ length: raster.high + 1 }, (_, i) => Math.min(raster.rows[0] + i * raster.each, Math.max(raster.rows[1], raster.rows[0] + 1)));
-    const readable = raster.exact && raster.each === 1 && raster.wide <= (narrow ? 14 : 44) && raster.high <= 40;
+    const readable = raster.readable = raster.exact && raster.each === 1 && raster.wide <= (narrow ? 14 : 44) && raster.high <= 40;
     const text = readable ? { text: raster.texts(kinds), texttemplate: "%{text}", textfont: { size: narrow ? 9 : 11 } } : {};
     const gap = raster.each === 1 && raster.high <= 60 ? 1 : 0;
     return { type: "heatmap", x: raster.edges, y, z: kinds, zmin: 0.5, zmax: 8.5, colorscale: scale, showscale: false, hoverinfo: "none", xgap: readable ? 1 : 0, ygap: gap, ...text };
