@@ -71,6 +71,16 @@ def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report
         assert said in text
 
 
+def test_what_makes_a_capacity_uncertain_is_a_note(planned_report: Path, folder: Path, tmp_path: Path) -> None:
+    document = json.loads((folder / "c.json").read_text(encoding="utf-8"))
+    more = {"caveats": ["few\nrequests", "a short load"], "load": {"arrivals": "poisson", "requests": 60}}
+    (tmp_path / "c.json").write_text(json.dumps(document | more), encoding="utf-8")
+    found = saved.capacity(tmp_path / "c.json")
+    assert found["notes"] == ["few\\nrequests", "a short load"]
+    assert (found["facts"]["load.arrivals"], found["facts"]["load.requests"]) == ("poisson", "60")
+    assert not any(name.startswith("caveats") for name in found["facts"])
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -83,6 +93,7 @@ def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report
         {"changes": None},
         {"settings": ["x"], "samples": [{"sample": "seed 3", "met": {}, "missed": None}]},
         {"capacity": -1},
+        {"caveats": 3},
     ],
 )
 def test_a_capacity_that_was_tampered_with_is_one_error(

@@ -217,7 +217,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("a rate is no number")
     answer = next(one for one in samples if one["sample"] == document["answer"])
     met, cost = answer["met"], document.get("cost")
-    own = (*EXPECTED, "cost", "objectives", "rates_per")
+    own = (*EXPECTED, "cost", "objectives", "rates_per", "caveats")
     told = {KNOWN.get(key, key): value for key, value in document.items() if key not in own}
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
@@ -226,6 +226,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         "changes": changes,
         "load": met and {name: float(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
         "cost": cost and {name: float(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
+        "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
         "attained": _tried(answer, document["slo"]),
         "facts": _facts(told),
     }
