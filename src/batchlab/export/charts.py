@@ -171,10 +171,9 @@ class TimelineChart(_Base):
             for span in lane.spans
             if span.kind == "prefill"
         ]
-        least = self.lanes.end * 0.011
         for row, span in prefills if len(prefills) <= TEXTED else ():
             text = f"+{span.tokens}"
-            if span.end - span.start >= least * len(text):
+            if span.end - span.start >= 0.011 * self.lanes.end * len(text):
                 middle = (span.start + span.end) / 2 / scale
                 axes.text(middle, row, text, color="white", ha="center", va="center", fontsize=8, zorder=10)
 
