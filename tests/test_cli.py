@@ -451,16 +451,14 @@ def test_tables_break_no_heading_and_cut_nothing(width: int, example: str, monke
     from batchlab import Summary, load, simulate
     from batchlab.cli import tables
     from batchlab.cli.timeline import Timeline
-    from batchlab.events import Iteration
 
     out = StringIO()
     screen = Console(file=out, width=width, highlight=False, force_terminal=True, color_system=None)
     monkeypatch.setattr(tables, "console", lambda: screen)
     for run in load(ROOT / "examples" / f"{example}.toml").runs:
-        summary, timeline, events = Summary(), Timeline(), []
-        simulate(run, [summary, timeline, events.append])
-        iterations = [event for event in events if isinstance(event, Iteration)]
-        tables.print_run(summary, iterations, timeline, tables.settings_line(run))
+        summary, timeline = Summary(), Timeline()
+        simulate(run, [summary, timeline])
+        tables.print_run(summary, timeline, tables.settings_line(run))
     words = set(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split())
     assert {"scheduled", "queue", "active", "unused", "request", "prompt", "output"} <= words
     assert words & {"completed", "done"} and words & {"preemptions", "preempt"}

@@ -18,6 +18,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
 from batchlab.simulate import Run
+from batchlab.steps import Step
 from batchlab.units import NS_IN_MS
 
 PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
@@ -62,16 +63,16 @@ def console() -> Console:
     return Console(file=sys.stdout, width=width, height=height, highlight=False, soft_wrap=False)
 
 
-def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, settings: str, title: str = "") -> None:
+def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "") -> None:
     """The schedule, the timeline, the requests and the totals of one run. settings: the line that states them."""
     out = console()
-    header = result.header
-    assert header is not None
+    header, end = result.header, result.end
+    assert header is not None and end is not None
     unit = header.clock["unit"]
     out.print(f"[bold]{escape(one_line(title or header.engine))}[/bold]")
     say(out, settings)
-    print_schedule(out, iterations[:MOST_ROWS], timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
-    _say_rest(out, len(iterations), "iterations")
+    print_schedule(out, timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
+    _say_rest(out, end.iterations, "iterations")
     out.print(_requests(out, result, unit))
     _say_rest(out, len(result.results), "requests")
     for line in totals_lines(result):
@@ -79,14 +80,13 @@ def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, 
     out.print()
 
 
-def print_schedule(
-    out: Console, iterations: list[Iteration], timeline: Timeline, ids: Sequence[str], unit: str
-) -> None:
-    """These iterations, then the same by request."""
-    out.print(_schedule(out, iterations, unit))
-    if iterations and ids:
+def print_schedule(out: Console, timeline: Timeline, ids: Sequence[str], unit: str) -> None:
+    """The timeline's iterations, then the same by request."""
+    steps = timeline.steps
+    out.print(_schedule(out, steps, unit))
+    if steps and ids:
         out.print()
-        print_timeline(out, timeline, ids, range(iterations[0].iteration, iterations[-1].iteration + 1))
+        print_timeline(out, timeline, ids, range(steps[0].line.iteration, steps[-1].line.iteration + 1))
         out.print()
 
 
@@ -205,30 +205,36 @@ def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int
     return table
 
 
-def _schedule(out: Console, iterations: list[Iteration], unit: str) -> Table:
-    """A row an iteration. Columns that only some runs need are there only if they hold something."""
-    columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
+def _schedule(out: Console, steps: list[Step], unit: str) -> Table:
+    """A row an iteration: what it planned, when that ran, and whose tokens it brought.
+
+    Columns that only some runs need are there only if they hold something.
+    """
+    columns: dict[str, Callable[[Step], Any]] = {"iteration": lambda step: str(step.line.iteration)}
     if unit != "iteration":
         mark, shown = (" (ms)", milliseconds) if unit == "ns" else ("", _number)
-        columns |= {f"start{mark}": lambda it: shown(it.start), f"end{mark}": lambda it: shown(it.end)}
+        columns |= {
+            f"start{mark}": lambda step: shown(step.start),
+            f"end{mark}": lambda step: shown(step.end if step.out is not None or not step.line.scheduled else None),
+        }
     columns |= {
-        "arrived": lambda it: _ids(it.arrived),
-        "scheduled": _scheduled,
-        "first token": lambda it: _ids(it.first_token),
-        "preempted": lambda it: _ids([preemption.id for preemption in it.preempted]),
-        "rejected": lambda it: _ids([rejection.id for rejection in it.rejected]),
+        "arrived": lambda step: _ids(step.line.arrived),
+        "scheduled": lambda step: _scheduled(step.line),
+        "first token": lambda step: _ids([] if step.out is None else step.out.first_token),
+        "preempted": lambda step: _ids([preemption.id for preemption in step.line.preempted]),
+        "rejected": lambda step: _ids([rejection.id for rejection in step.line.rejected]),
     }
-    if any(it.dropped for it in iterations):
-        columns["dropped"] = lambda it: _ids([drop.id for drop in it.dropped])
+    if any(step.line.dropped for step in steps):
+        columns["dropped"] = lambda step: _ids([drop.id for drop in step.line.dropped])
     columns |= {
-        "completed": lambda it: _ids(it.completed),
-        "queue": lambda it: _ids(it.queue),
-        "active": lambda it: _ids(it.active),
-        "unused": lambda it: "" if it.unused is None else f"{it.unused:,}",
+        "completed": lambda step: _ids([] if step.out is None else step.out.completed),
+        "queue": lambda step: _ids(step.line.queue),
+        "active": lambda step: _ids(step.line.active),
+        "unused": lambda step: "" if step.line.unused is None else f"{step.line.unused:,}",
     }
-    if any(it.kv for it in iterations):
-        columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free_after']:,}"
-    cells = {name: [cell(it) for it in iterations] for name, cell in columns.items()}
+    if any(step.line.kv for step in steps):
+        columns["free KV"] = lambda step: "" if step.line.kv is None else f"{step.line.kv['free_after']:,}"
+    cells = {name: [cell(step) for step in steps] for name, cell in columns.items()}
     return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
 
 

@@ -29,10 +29,11 @@ class BudgetBlocking(Trouble):
 
     def __init__(self) -> None:
         self._owners = Stretches()
+        self._held: dict[int, str] = {}
 
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
         """Whether there is an owner, and somebody small enough behind it."""
-        tokens, owner = moment.owner
+        tokens, _ = moment.owner
         if moment.line.unused != 0 or tokens < OWNED_SHARE * (moment.prefill + moment.decode):
             return
         held = [life for life in moment.idle if 0 < life.left <= tokens]
@@ -40,7 +41,13 @@ class BudgetBlocking(Trouble):
             head = found.head or next(iter(state.fresh.values()))
             held = [head] if head.waits and head.left <= tokens else []
         if held:
-            self._owners.add(owner, moment, held[0].id)
+            self._held[moment.line.iteration] = held[0].id
+
+    def ran(self, moment: Moment) -> None:
+        """How long that took."""
+        held = self._held.pop(moment.line.iteration, None)
+        if held is not None:
+            self._owners.add(moment.owner[1], moment, moment.took, held)
 
     def finding(self, state: State, end: End) -> Finding | None:
         """The owners."""
@@ -80,7 +87,7 @@ class AdmissionBlocking(Trouble):
         smallest = _first(self._blocks if by_blocks else self._tokens, state)
         left = found.facts.get("free" if by_blocks else "unused", 0)
         if smallest is not None and smallest[1] is not found.head and smallest[0] <= left:
-            self._heads.add(found.head.id, moment, smallest[1].id)
+            self._heads.add(found.head.id, moment, moment.time, smallest[1].id)
 
     def finding(self, state: State, end: End) -> Finding | None:
         """The heads."""
@@ -127,7 +134,7 @@ class PriorityInversion(Trouble):
         while seated and (seated[0][2] not in state.active or lives[seated[0][2]].index != seated[0][1]):
             heappop(seated)
         if urgent is not None and seated and urgent[0] < -seated[0][0]:
-            self._urgent.add(urgent[1].id, moment, seated[0][2])
+            self._urgent.add(urgent[1].id, moment, moment.time, seated[0][2])
 
     def finding(self, state: State, end: End) -> Finding | None:
         """Who waited longest."""
