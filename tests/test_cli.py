@@ -87,7 +87,7 @@ def rows(out: str, first: str) -> dict[str, dict[str, str]]:
     for line in lines[at + 1 :]:
         if not line.startswith(" ") and not line[:1].isalnum():
             break
-        if line.startswith(("request ", "all_terminal", "iteration_limit")):
+        if line.startswith(("request ", "every request ended", "stopped by max_iterations")):
             break
         body.append(line)
     width = max(map(len, [lines[at], *body]))
@@ -120,7 +120,7 @@ def test_preemption_example_prints_its_figures(call: Call) -> None:
     assert completed == {"A": "5", "B": "2", "C": "1", "D": "4", "E": "5", "F": "-"}
     assert {name: row["preemptions"] for name, row in requests.items()} == dict.fromkeys("BCDEF", "0") | {"A": "1"}
     assert requests["F"]["result"] == "rejected: queue full"
-    assert "all_terminal after 6 iterations" in out and "5 completed, 1 rejected" in out
+    assert "every request ended after 6 iterations" in out and "5 completed, 1 rejected" in out
     assert "longest queue 2, preemptions 1, rejections 1" in out
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from laws_runs import POLICIES, SEEDS, Outcome, document_for, make_run, outcome
 from loads_vllm import decode_first_run, vllm_run
-from step_samples import BEGINS, LONG, TIME, one_long_step
 from trace_breaks import BREAKS
 from trace_samples import recorded
 
@@ -22,7 +21,6 @@ from batchlab.conform.convert import write_trace
 from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
 from batchlab.errors import InputError, StalledError
-from batchlab.events import Iteration
 from batchlab.explain import Explainer, Explanation, conclude, explain
 from batchlab.explain.churn import RecomputeTax
 from batchlab.explain.clocks import Above
@@ -149,10 +147,8 @@ def test_every_reason_is_true_of_every_iteration_it_covers(policy: str) -> None:
             for span in life.spans or ():
                 for number in () if span.first is None else range(span.first, (span.last or 0) + 1):
                     line = one.iterations[number]
-                    if line["start"] == line["end"]:  # no time passed
-                        continue
-                    if span.reason in WORKS and not line["scheduled"]:  # between two steps of a pipeline
-                        continue
+                    if line["start"] == line["end"] or (span.reason in WORKS and not line["scheduled"]):
+                        continue  # no time passed, or it did for a step that was planned before
                     seen[span.reason] += 1
                     again = life.attempts > 1 or any(found.state.lives[id].attempts > 1 for id in span.who)
                     assert is_true(span, life, line, one, came, again), f"seed {seed}, {life.id}, {number}: {span}"
@@ -191,66 +187,6 @@ def is_true(span: Span, life: Life, line: dict[str, Any], one: Outcome, came: di
         case Reason.PREEMPTED:
             return isinstance(line["queue"], int) or life.id in (*line["queue"], *line["completed"])
     return True
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_the_time_of_a_step_is_put_down_to_the_step_that_took_it(policy: str) -> None:
-    """Who is scheduled is said to work, in that iteration and in its phase, exactly while that step runs.
-
-    It runs until its tokens come out, from when it was planned or the step before it came out, whichever is later.
-    """
-    overlapping = 0
-    for seed in SOME_SEEDS:
-        one = outcome(policy, seed)
-        lives, ran, free = explained_of(policy, seed).state.lives, {}, 0
-        for line in one.iterations:
-            out = one.delivered(line)
-            if out is not None and out["scheduled"]:
-                ran[out["iteration"]] = (max(out["start"], free), line["end"])
-                overlapping += out is not line
-                free = line["end"]
-        for number, (start, end) in ran.items():
-            for id, phase, _ in one.iterations[number]["scheduled"]:
-                life = lives[id]
-                if life.preemptions == 0 and life.attempts == 1:
-                    until = end if life.end is None else max(start, min(end, life.end))
-                    assert worked(life, phase, number, start, until) == until - start, (seed, number, id)
-    assert overlapping > 20 or policy not in ("vllm", "orca"), overlapping
-
-
-def worked(life: Life, phase: str, number: int, start: int, end: int) -> int:
-    """Of the time from start to end, how much its spans put down to working in this iteration and phase."""
-    kinds = (Reason.DECODE, Reason.BESIDE) if phase == "decode" else (Reason.PREFILL,)
-    spans = [span for span in life.spans or () if span.reason in kinds and span.start < end and start < span.end]
-    assert all((span.first or 0) <= number <= (span.last or 0) for span in spans)
-    return sum(min(span.end, end) - max(span.start, start) for span in spans)
-
-
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_long_step_is_blamed_with_asynchronous_scheduling_too(asynchronous: bool) -> None:
-    """The same load, the same step: for the request that it computes, for the one beside it, and in the findings."""
-    explainer = Explainer("all", [trouble() for trouble in TROUBLES])
-    summary = Summary()
-    planned: dict[int, list[tuple[str, str, int]]] = {}
-
-    def keep(event: Any) -> None:
-        if isinstance(event, Iteration):
-            planned[event.iteration] = event.scheduled
-
-    simulate(one_long_step(asynchronous), [explainer, summary, keep])
-    found = conclude(explainer)
-    long, beside = found.state.lives["long"], found.state.lives["A"]
-    (prefill,) = (span for span in long.spans or () if span.reason is Reason.PREFILL)
-    (slow,) = (span for span in beside.spans or () if span.reason is Reason.BESIDE)
-    for span in (prefill, slow):
-        assert (span.start, span.end) == (BEGINS[asynchronous], BEGINS[asynchronous] + TIME)
-        assert ("long", "prefill", LONG) in planned[span.first or 0] and span.first == span.last
-    flying = BEGINS[True] - BEGINS[False] if asynchronous else 0
-    assert (long.times[Reason.IN_FLIGHT], beside.times[Reason.IN_FLIGHT]) == (flying, 0)
-    (owned,) = (finding.evidence for finding in found.findings if finding.name == "prefill-owned iterations")
-    assert owned["slowest"] == {"iteration": prefill.first, "time": TIME, "prefill": LONG}
-    for entry in summary.document()["requests"]:
-        assert sum(found.state.lives[entry["id"]].times) == entry["e2el"]
 
 
 def seats_held(line: dict[str, Any]) -> int | None:

@@ -66,6 +66,6 @@ def _print_part(header: Header, summary: Summary, timeline: Timeline) -> None:
     out = console()
     say(out, settings_line_of(header))
     ids = [id for result in summary.results if timeline.cells.get(id := result.request.id)]
-    print_schedule(out, timeline, ids[:MOST_ROWS], header.clock["unit"])
+    print_schedule(out, timeline, ids[:MOST_ROWS], header.clock["unit"], counted=True)
     if len(ids) > MOST_ROWS:
         say(out, f"... and {len(ids) - MOST_ROWS:,} more requests")

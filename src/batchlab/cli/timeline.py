@@ -9,7 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from batchlab.errors import one_line
+from batchlab.cli.names import shortened
+from batchlab.errors import fingerprint, one_line
 from batchlab.events import End, Event, Iteration
 from batchlab.export.spans import Mark, Span, Spans
 from batchlab.steps import Step
@@ -43,7 +44,7 @@ STYLES = {
     "x": "red",
 }
 LONGEST_NAME = 24
-"""Cells of a request's name; of a longer one its head and its tail are shown."""
+"""Cells of a request's name; a longer one is shortened."""
 
 
 @dataclass(slots=True)
@@ -151,18 +152,7 @@ def _names(out: Console, ids: Sequence[str]) -> dict[str, str]:
     """The requests' names as the terminal can show them, none too long."""
     most = max(8, min(LONGEST_NAME, out.width // 3))
     shown = {id: one_line(id).encode(out.encoding, "backslashreplace").decode(out.encoding) for id in ids}
-    return {id: _shortened(name, most) for id, name in shown.items()}
-
-
-def _shortened(name: str, most: int) -> str:
-    """Its head and its tail, where it has more cells than that."""
-    if cell_len(name) <= most:
-        return name
-    head = set_cell_size(name, (most - 2 + 1) // 2)
-    tail = name[-(most - 2) // 2 :]
-    while cell_len(tail) > (most - 2) // 2:
-        tail = tail[1:]
-    return f"{head}..{tail}"
+    return {id: shortened(name, most, fingerprint(id)) for id, name in shown.items()}
 
 
 def _bands(columns: dict[int, int], room: int) -> Iterator[list[int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End
 from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
 from batchlab.explain.lives import Life
@@ -56,8 +56,8 @@ class BudgetBlocking(Trouble):
             return None
         owner, worst = long[0]
         text = (
-            f"the prefill of {shorten(owner)} took most of {worst.count:,} iterations' budget ({worst.place}, "
-            f"{state.shown(worst.time)}), while {shorten(worst.who)} waited with less to prefill"
+            f"the prefill of {shorten_id(owner)} took most of {worst.count:,} iterations' budget ({worst.place}, "
+            f"{state.shown(worst.time)}), while {shorten_id(worst.who)} waited with less to prefill"
         )
         evidence = {"owners": len(long), "worst": entries(long, "owner", "held")}
         return Finding(self.name, text, evidence)
@@ -96,9 +96,9 @@ class AdmissionBlocking(Trouble):
             return None
         head, worst = long[0]
         text = (
-            f"{shorten(head)} at the head of the queue did not fit for {worst.count:,} iterations ({worst.place}, "
-            f"{state.shown(worst.time)}); {shorten(worst.who)} behind it would have fitted, but nobody behind the head "
-            "is tried"
+            f"{shorten_id(head)} at the head of the queue did not fit for {worst.count:,} iterations ({worst.place}, "
+            f"{state.shown(worst.time)}); {shorten_id(worst.who)} behind it would have fitted, but nobody behind the "
+            "head is tried"
         )
         evidence = {"heads": len(long), "worst": entries(long, "head", "would_fit")}
         return Finding(self.name, text, evidence)
@@ -144,8 +144,8 @@ class PriorityInversion(Trouble):
         id, worst = long[0]
         urgent, other = (state.lives[name].request.priority for name in (id, worst.who))
         text = (
-            f"{shorten(id)} (priority {urgent}) waited {worst.count:,} iterations ({worst.place}, "
-            f"{state.shown(worst.time)}) while {shorten(worst.who)} (priority {other}, less urgent) held a seat: "
+            f"{shorten_id(id)} (priority {urgent}) waited {worst.count:,} iterations ({worst.place}, "
+            f"{state.shown(worst.time)}) while {shorten_id(worst.who)} (priority {other}, less urgent) held a seat: "
             "nobody was preempted for it"
         )
         evidence = {"requests": len(long), "worst": entries(long, "urgent", "seated")}
@@ -174,7 +174,7 @@ class Starvation(Trouble):
             for count, time, one in starved[:MOST_NAMED]
         ]
         text = (
-            f"{len(starved):,} requests were overtaken by {STARVED_BY} or more that came later; {shorten(life.id)} "
+            f"{len(starved):,} requests were overtaken by {STARVED_BY} or more that came later; {shorten_id(life.id)} "
             f"(priority {life.request.priority}) by {by:,}, in {state.shown(wait)} without tokens"
         )
         return Finding(self.name, text, {"requests": len(starved), "worst": named})

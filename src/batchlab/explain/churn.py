@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End
 from batchlab.explain.blocking import OWNED_SHARE
 from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
@@ -65,7 +65,7 @@ class DecodeStall(Trouble):
         length, id, last = self._longest
         text = (
             f"{self._count:,} decode tokens of {len(worst):,} requests were put off for prefills, in "
-            f"{self._iterations:,} iterations; longest: {shorten(id)} for {length:,} in a row, "
+            f"{self._iterations:,} iterations; longest: {shorten_id(id)} for {length:,} in a row, "
             f"{last - length + 1:,} to {last:,}"
         )
         evidence = {
@@ -148,7 +148,7 @@ class Thrash(Trouble):
         worst = hit[0]
         named = [{"request": one.id, "preemptions": one.preemptions, "lost": one.lost} for one in hit[:MOST_NAMED]]
         text = (
-            f"{len(hit):,} requests were preempted {THRASHED} times or more; {shorten(worst.id)} "
+            f"{len(hit):,} requests were preempted {THRASHED} times or more; {shorten_id(worst.id)} "
             f"{worst.preemptions:,} times, with {worst.lost:,} computed tokens lost"
         )
         total = sum(life.preemptions for life in state.lives.values())
@@ -210,7 +210,7 @@ class Livelock(Trouble):
         most, first, last, ids = self._worst
         if most < LIVELOCKED:
             return None
-        shown = ", ".join(shorten(id) for id in ids[:MOST_NAMED])
+        shown = ", ".join(shorten_id(id) for id in ids[:MOST_NAMED])
         text = (
             f"from iteration {first:,} to {last:,} {len(ids):,} requests ({shown}) were preempted up to {most:,} times "
             "each, and nobody got a token"

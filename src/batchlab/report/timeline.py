@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End, Iteration
 from batchlab.explain.finding import Finding, Trouble
 from batchlab.explain.lives import Life, Span
@@ -141,7 +141,7 @@ class Timeline(Trouble):
         order = latest = 0
         if found.latest is not None and first.index < found.latest.index:
             latest = found.latest.index
-            text = f"{shorten(found.latest.id)} came later and has a seat; limit: {found.reason.label}"
+            text = f"{shorten_id(found.latest.id)} came later and has a seat; limit: {found.reason.label}"
             order = self._text(f"{Reason.ORDER.label}: {text}", Reason.ORDER)
         return head, rest, order, who, latest
 
