@@ -210,7 +210,7 @@ def test_an_iteration_limit_exits_with_1_and_shows_the_rest(call: Call, tmp_path
     trace = tmp_path / "t.jsonl"
     code, out, err = call("run", PREEMPTION, "--set", "run.max_iterations=2", "--trace", trace)
     assert (code, err) == (1, "")
-    assert "iteration_limit after 2 iterations" in out
+    assert "stopped by max_iterations after 2 iterations" in out
     assert {row["result"] for row in rows(out, "request").values()} == {"waiting", "active", "completed", "pending"}
     assert call("verify", trace)[0] == 0
     code, out, err = call("run", PREEMPTION, "--set", "run.max_iterations=2", "--json")
