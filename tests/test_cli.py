@@ -87,7 +87,7 @@ def rows(out: str, first: str) -> dict[str, dict[str, str]]:
     for line in lines[at + 1 :]:
         if not line.startswith(" ") and not line[:1].isalnum():
             break
-        if line.startswith(("request ", "all_terminal", "iteration_limit")):
+        if line.startswith(("request ", "every request ended", "stopped by max_iterations")):
             break
         body.append(line)
     width = max(map(len, [lines[at], *body]))
@@ -120,7 +120,7 @@ def test_preemption_example_prints_its_figures(call: Call) -> None:
     assert completed == {"A": "5", "B": "2", "C": "1", "D": "4", "E": "5", "F": "-"}
     assert {name: row["preemptions"] for name, row in requests.items()} == dict.fromkeys("BCDEF", "0") | {"A": "1"}
     assert requests["F"]["result"] == "rejected: queue full"
-    assert "all_terminal after 6 iterations" in out and "5 completed, 1 rejected" in out
+    assert "every request ended after 6 iterations" in out and "5 completed, 1 rejected" in out
     assert "longest queue 2, preemptions 1, rejections 1" in out
 
 
@@ -210,7 +210,7 @@ def test_an_iteration_limit_exits_with_1_and_shows_the_rest(call: Call, tmp_path
     trace = tmp_path / "t.jsonl"
     code, out, err = call("run", PREEMPTION, "--set", "run.max_iterations=2", "--trace", trace)
     assert (code, err) == (1, "")
-    assert "iteration_limit after 2 iterations" in out
+    assert "stopped by max_iterations after 2 iterations" in out
     assert {row["result"] for row in rows(out, "request").values()} == {"waiting", "active", "completed", "pending"}
     assert call("verify", trace)[0] == 0
     code, out, err = call("run", PREEMPTION, "--set", "run.max_iterations=2", "--json")
@@ -451,16 +451,14 @@ def test_tables_break_no_heading_and_cut_nothing(width: int, example: str, monke
     from batchlab import Summary, load, simulate
     from batchlab.cli import tables
     from batchlab.cli.timeline import Timeline
-    from batchlab.events import Iteration
 
     out = StringIO()
     screen = Console(file=out, width=width, highlight=False, force_terminal=True, color_system=None)
     monkeypatch.setattr(tables, "console", lambda: screen)
     for run in load(ROOT / "examples" / f"{example}.toml").runs:
-        summary, timeline, events = Summary(), Timeline(), []
-        simulate(run, [summary, timeline, events.append])
-        iterations = [event for event in events if isinstance(event, Iteration)]
-        tables.print_run(summary, iterations, timeline, tables.settings_line(run))
+        summary, timeline = Summary(), Timeline()
+        simulate(run, [summary, timeline])
+        tables.print_run(summary, timeline, tables.settings_line(run))
     words = set(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).split())
     assert {"scheduled", "queue", "active", "unused", "request", "prompt", "output"} <= words
     assert words & {"completed", "done"} and words & {"preemptions", "preempt"}

@@ -1,17 +1,21 @@
 """Each kind of trouble: an example that shows it, and one just beside it that does not."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from batchlab.clients.request import Request
+from batchlab.core.limits import Limits
+from batchlab.costs.unit import Unit
 from batchlab.errors import StalledError
 from batchlab.explain import Explainer, Explanation, blocking, churn, conclude, load
 from batchlab.explain.reasons import Reason
 from batchlab.explain.troubles import TROUBLES
 from batchlab.scenario import build
 from batchlab.scenario import load as load_scenario
-from batchlab.simulate import simulate
+from batchlab.simulate import Run, simulate
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MS = 10**6
@@ -56,6 +60,15 @@ def test_decode_stall() -> None:
     assert stalls["longest"] == {"request": "A", "iterations": 2, "first": 2, "last": 3}
     beside = evidence(written({"policy": "sarathi", "max_num_seqs": 4, "token_budget": 8}, requests))
     assert "decode stall" not in beside
+
+
+@pytest.mark.parametrize(("output", "stalled"), [(2, 0), (3, 1)])
+def test_whoever_has_its_last_token_before_the_prefill_is_not_stalled(output: int, stalled: int) -> None:
+    """A's second token comes out at 2, just when B comes. Only a third one would be put off, for B's prompt."""
+    requests = [{"id": "A", "arrival": 0, "prompt": 2, "output": output}]
+    requests.append({"id": "B", "arrival": 2, "prompt": 8, "output": 1})
+    found = evidence(written({"policy": "vllm-v0", "max_num_seqs": 4, "max_num_batched_tokens": 8}, requests))
+    assert found.get("decode stall", {"stalls": 0})["stalls"] == stalled
 
 
 @pytest.mark.parametrize(("chunks", "held"), [(3, 0), (4, 3), (49, 48)])
@@ -160,6 +173,61 @@ def test_livelock() -> None:
     assert "livelock" not in evidence(example("partial-prefill-thrash", engine__scheduler_reserve_full_isl=False))
 
 
+class PutBack:
+    """Gives A one token of its prompt at a time and takes its seat away right after, so many times; B decodes."""
+
+    rules = "none"
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def plan(self, view: Any, batch: Any) -> str:
+        """Preempt, or schedule."""
+        batch.decode_all()
+        seated = [seq for seq in view.running if seq.id == "A" and seq.computed]
+        if seated and self.left:
+            self.left -= 1
+            batch.preempt(seated[0], "recompute", "front")
+            return "put back"
+        batch.admit_waiting()
+        batch.prefill_all(1)
+        return "goes on"
+
+
+@pytest.mark.parametrize(("times", "beside", "locked"), [(3, False, True), (2, False, False), (3, True, False)])
+def test_few_preemptions_or_a_token_of_somebody_are_no_livelock(times: int, beside: bool, locked: bool) -> None:
+    """Twice may be bad luck; and while B gets its tokens the run gets on, however often A is put back."""
+    assert churn.LIVELOCKED == 3
+    requests = [Request("A", 0, 4, 2, 2), *([Request("B", 0, 1, 20, 20)] if beside else [])]
+    explainer = Explainer("all", [trouble() for trouble in TROUBLES])
+    with contextlib.suppress(StalledError):  # three times the same state is what the run itself gives up on
+        simulate(Run(PutBack(times), Limits(4, 8), Unit(), requests), [explainer])
+    found = conclude(explainer)
+    assert found.state.lives["A"].preemptions == times
+    assert ("livelock" in evidence(found)) == locked
+    assert found.complete != locked
+
+
+@pytest.mark.parametrize(("output", "told"), [(49, True), (50, False)])
+def test_seats_that_are_idle_for_less_than_a_hundredth_are_no_trouble(output: int, told: bool) -> None:
+    """0.5 ms of delay, then an iteration of 1 ms for each token: 0.5 of 49.5 ms is above 1 %, 0.5 of 50.5 ms below."""
+    assert load.IDLE_SHARE == 0.01
+    requests = [{"id": id, "arrival": 0, "prompt": 4, "output": output} for id in "AB"]
+    engine = {"policy": "triton", "max_batch_size": 4, "max_queue_delay_microseconds": 500}
+    found = written(engine, requests, {**NS, "per_iteration": MS})
+    assert found.state.lives["A"].e2el == MS // 2 + output * MS
+    assert ("idle seats while work waits" in evidence(found)) == told
+
+
+def test_seats_that_are_free_because_a_limit_holds_the_queue_up_are_not_idle() -> None:
+    """B waits beside three free seats until A gives its KV blocks back: more seats would not help."""
+    requests = [{"id": id, "arrival": 0, "prompt": 8, "output": 4} for id in "AB"]
+    engine = {"policy": "vllm", "max_num_seqs": 4, "max_num_batched_tokens": 100, "block_size": 1, "num_gpu_blocks": 16}
+    found = written(engine, requests)
+    assert found.state.lives["B"].times[Reason.BLOCKS] > 0
+    assert "idle seats while work waits" not in evidence(found)
+
+
 @pytest.mark.parametrize("delay", [0, 500])
 def test_idle_seats_while_work_waits(delay: int) -> None:
     """A delay window keeps two waiting for company beside four free seats."""
@@ -237,6 +305,22 @@ def test_retry_storm(attempts: int, storm: bool) -> None:
         rejected = [life for life in found.state.lives.values() if life.state == "rejected"]
         assert seen["requests"] == 10 and seen["attempts"] == sum(life.attempts for life in found.state.lives.values())
         assert all(life.attempts == 4 and sum(life.times) == life.end == 6 for life in rejected)
+
+
+@pytest.mark.parametrize(("places", "attempts", "rejected"), [(3, 22, 12), (4, 18, 8)])
+def test_retries_of_which_most_are_let_in_are_no_storm(places: int, attempts: int, rejected: int) -> None:
+    """Ten at once; who finds the queue full comes again when it is empty. With three places 7, 4 and 1 are rejected, of
+    10 + 7 + 4 + 1 attempts more than half; with four places 6 and 2 of 10 + 6 + 2, fewer.
+    """
+    assert load.STORM_SHARE == 0.5
+    requests = [{"id": f"r{n}", "arrival": 0, "prompt": 1, "output": 20} for n in range(10)]
+    engine = {"policy": "continuous", "max_num_seqs": 1, "max_num_batched_tokens": 8, "max_queue": places}
+    found = written(engine, requests, workload={"retry": {"limit": 4, "wait": 200, "factor": 1}})
+    assert sum(life.attempts for life in found.state.lives.values()) == attempts
+    assert all(life.state == "completed" for life in found.state.lives.values())
+    seen = evidence(found).get("retry storm")
+    assert (seen is not None) == (rejected >= load.STORM_SHARE * attempts)
+    assert seen is None or (seen["attempts"], seen["rejected"]) == (attempts, rejected)
 
 
 def closed_loop(max_queue: int | None) -> Explanation:

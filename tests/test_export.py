@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -14,20 +14,22 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 from laws_runs import POLICIES, outcome
+from step_samples import BEGINS, LONG, TIME, one_long_step
 from trace_events import check_trace
 
-from batchlab import load, simulate
+from batchlab import load
 from batchlab.cli.timeline import Timeline
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
 from batchlab.events import Event
 from batchlab.export import tables
-from batchlab.export.chrome import REQUESTS, ChromeTrace
+from batchlab.export.chrome import REQUESTS, SCHEDULER, ChromeTrace
 from batchlab.export.follow import follow
 from batchlab.export.lanes import Lanes
 from batchlab.export.spans import KINDS, Mark, Span, Spans
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
+from batchlab.simulate import simulate
 from batchlab.trace.encode import decode
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -86,6 +88,7 @@ def test_the_cells_of_the_timeline_are_the_trace(policy: str) -> None:
         for event in events_of(run):
             timeline(event)
         shown = {(id, number): cell for id, row in timeline.cells.items() for number, cell in row.items()}
+        done = completions(run)
         for line in run.iterations:
             number, cached = line["iteration"], dict(line.get("cached", []))
             expected = {id: "D" for id, phase, _ in line["scheduled"] if phase == "decode"}
@@ -94,7 +97,7 @@ def test_the_cells_of_the_timeline_are_the_trace(policy: str) -> None:
                     expected[id] = f"+{tokens}({cached[id]})" if cached.get(id) else f"+{tokens}"
             for id, body in expected.items():
                 assert shown[id, number].body == body, (policy, seed, number, id)
-            ended = dict.fromkeys(line["completed"], "#")
+            ended = dict.fromkeys(done[number], "#")
             ended |= {entry["id"]: "x" for entry in line.get("dropped", ())}
             ended |= {entry["id"]: "X" for entry in line["rejected"] if "retry_at" not in entry}
             here = {id: cell for (id, at), cell in shown.items() if at == number}
@@ -107,6 +110,42 @@ def test_the_cells_of_the_timeline_are_the_trace(policy: str) -> None:
                 seated = {id for id, cell in here.items() if cell.body == "-"}
                 assert seated == set(line["active"]) - set(expected)
         assert {number for _, number in shown} <= set(range(len(run.iterations)))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_long_step_is_where_it_ran_with_asynchronous_scheduling_too(asynchronous: bool) -> None:
+    """In spans, in the Chrome trace, in the rows of iterations, in charts over time and in what the terminal shows."""
+    file, items, events = io.StringIO(), [], []
+    chrome, strip, timeline = ChromeTrace(file), Strip(), Timeline()
+    simulate(one_long_step(asynchronous), [chrome, Spans(items.append), strip, timeline, events.append])
+    chrome.close()
+    start, end = BEGINS[asynchronous], BEGINS[asynchronous] + TIME
+
+    (prefill,) = (item for item in items if isinstance(item, Span) and item.tokens == LONG)
+    assert (prefill.start, prefill.end) == (start, end)
+    tracks = check_trace(json.loads(file.getvalue()))
+    (drawn,) = (each for each in tracks[SCHEDULER, 1] if each["args"]["prefill tokens"] == LONG)
+    assert (drawn["ts"], drawn["end"]) == (start / 1000, end / 1000)
+    (row,) = (row for row in written("iterations", ".parquet", events).to_pylist() if row["prefill_tokens"] == LONG)
+    assert (row["start"], row["end"], row["first_tokens"]) == (start, end, 1)
+    (part,) = (part for part in strip.parts if part.prefill == LONG)
+    assert (part.start, part.end, part.mean("batch")) == (start, end, 2)
+    (step,) = (step for step in timeline.steps if step.line.iteration == row["iteration"])
+    assert (step.start, step.end) == (start, end) and step.out is not None and step.out.first_token == ["long"]
+    assert str(timeline.cells["long"][row["iteration"]]) == f"+{LONG}"
+
+
+def completions(run: Any) -> dict[int, list[str]]:
+    """Who ends in which iteration: that whose token it was, or in which it waited, where a preemption came before."""
+    done: dict[int, list[str]] = defaultdict(list)
+    queue: list[str] = []
+    for line in run.iterations:
+        out = run.delivered(line)
+        waiting = {*queue, *(entry["id"] for entry in line["preempted"])} - set(line["admitted"])
+        for id in line["completed"]:
+            done[line["iteration"] if id in waiting else out["iteration"]].append(id)
+        queue = line["queue"] if isinstance(line["queue"], list) else []
+    return done
 
 
 @pytest.mark.parametrize("policy", POLICIES)

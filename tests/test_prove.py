@@ -35,6 +35,7 @@ PLAIN = {
     "continuous": Continuous,
     "sarathi": Sarathi,
     "vllm": Vllm,
+    "vllm, asynchronous": lambda: Vllm(async_scheduling=True),
 }
 PLENTY = 100_000
 
@@ -73,6 +74,19 @@ def test_with_enough_of_every_limit_nobody_waits_for_one(policy: str) -> None:
     assert waited > 10 and earlier >= 1, (waited, earlier)
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_wait_is_proven_with_asynchronous_scheduling_too(asynchronous: bool) -> None:
+    """One seat, taken by A from 0 on for 3 iterations, with asynchronous scheduling for one more: until its last token
+    is out. That B's own step then waits for the one before is no wait for a limit.
+    """
+    requests = [Request("A", 0, 4, 3, 3), Request("B", 0, 4, 2, 2)]
+    proof = prove(Run(Vllm(async_scheduling=asynchronous), Limits(1, 64), Unit(), requests, engine="one seat"), "B")
+    assert proof.wait is not None and proof.wait.reason is Reason.SEATS and proof.limits == {"max_num_seqs": 1}
+    assert proof.first_scheduled == 3 + asynchronous and proof.proven
+    (trial,) = proof.trials
+    assert (trial.lifted, trial.first_scheduled, trial.wait) == ({"max_num_seqs": 2}, 0, None)
+
+
 def first_wait_of(life: Life) -> Reason | None:
     """The reason of its first wait before its first tokens, read off its spans here a second time."""
     for span in life.spans or ():
@@ -107,6 +121,8 @@ def test_one_more_seat_makes_nobody_later_where_seats_are_all_there_is(policy: s
         ("chunked", "max_num_batched_tokens"),
         ("vllm", "max_num_batched_tokens"),
         ("vllm", "num_gpu_blocks"),
+        ("vllm, asynchronous", "max_num_batched_tokens"),
+        ("vllm, asynchronous", "num_gpu_blocks"),
     ],
 )
 def test_whoever_waits_for_the_only_limit_is_strictly_earlier_without_it(policy: str, limit: str) -> None:

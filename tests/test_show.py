@@ -19,8 +19,10 @@ from test_hostile_ids import batchlab
 
 from batchlab import Summary, load, simulate
 from batchlab.cli import sparks
+from batchlab.cli.names import shown_id
 from batchlab.cli.timeline import Timeline, print_timeline
 from batchlab.clients.request import Request
+from batchlab.errors import shorten_id
 from batchlab.export import charts
 from batchlab.export.names import labels
 from batchlab.export.spans import KINDS, Mark
@@ -216,3 +218,14 @@ def test_nothing_is_wider_than_the_terminal(term: str, tmp_path: Path) -> None:
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in done.stdout.splitlines()]
     assert done.returncode == 0 and len(lines) > 10
     assert max(map(len, lines)) <= 60
+
+
+@pytest.mark.parametrize("most", [8, 24, 48])
+def test_long_ids_are_short_and_told_apart(most: int) -> None:
+    """Also where they differ in the middle only; an engine's own id, with a UUID in it, is whole."""
+    ids = [f"{'x' * 5000}{n}{'y' * 5000}" for n in range(20)] + [f"{'請' * 3000}{n}{'求' * 3000}" for n in range(20)]
+    names = [shown_id(id, most) for id in ids]
+    assert len(set(names)) == len(ids) and all(cell_len(name) <= most for name in names)
+    assert len({shorten_id(id) for id in ids}) == len(ids) and all(len(shorten_id(id)) <= 85 for id in ids)
+    uuid = "chatcmpl-3f2b1c9e-7d41-4c55-9a0e-0123456789ab"
+    assert shown_id(uuid) == uuid and shorten_id(uuid) == repr(uuid)

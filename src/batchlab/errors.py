@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import zlib
 from collections.abc import Iterable
 
 MAX_VALUE_CHARS = 80
@@ -64,6 +65,17 @@ def shorten(value: object) -> str:
     """The value's repr on one line, cut to 80 characters."""
     text = one_line(repr(value))
     return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+
+
+def fingerprint(text: str) -> str:
+    """Four hexadecimal digits, by which texts that are too long to be shown can be told apart."""
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')) & 0xFFFF:04x}"
+
+
+def shorten_id(id: str) -> str:
+    """Like `shorten`; one that is cut has its fingerprint behind it, as tables show it."""
+    text = shorten(id)
+    return f"{text}~{fingerprint(id)}" if len(repr(id)) > MAX_VALUE_CHARS else text
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

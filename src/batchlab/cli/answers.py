@@ -36,13 +36,13 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
     """All of it, to stdout; nothing where nothing was asked."""
     if found is None:
         return
-    from batchlab.cli.large import latency_table
+    from batchlab.cli.large import print_latencies
 
     out = console()
     if "window" in found:
         _say_window(out, found, unit)
         out.print()
-        out.print(latency_table(found["latency"], unit))
+        print_latencies(out, found["latency"], unit)
         say(out, _errors(found["intervals"], unit))
         out.print()
     say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))

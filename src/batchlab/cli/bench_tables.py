@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from batchlab.cli.answers import print_answers
-from batchlab.cli.large import FIGURES, NAMES, amount, latency_table
+from batchlab.cli.large import NAMES, amount, print_latencies
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.errors import one_line
 
@@ -29,12 +29,7 @@ def print_bench(found: dict[str, Any]) -> None:
     if "predicted" in found:
         out.print(_beside(found))
     else:
-        shown = latency_table(found["latency"], "ns")
-        for key, name in FROM_SEND.items():
-            figures = found["latency"][key]
-            cells = (amount(figures[f], "ns") for f in FIGURES)
-            shown.add_row(name, f"{figures['count']:,}", *cells)
-        out.print(shown)
+        print_latencies(out, found["latency"], "ns", NAMES | FROM_SEND)
     out.print()
     through = found["throughput"]
     if "answers" not in found and through["request_rate"] is not None:  # they say it too

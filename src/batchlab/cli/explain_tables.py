@@ -3,19 +3,22 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from batchlab.cli.tables import MOST_ROWS, console, plain_table, say
+from batchlab.cli.names import shown_id
+from batchlab.cli.tables import MOST_ROWS, console, plain_table, print_folded, print_with_prose, say
 from batchlab.errors import one_line
 from batchlab.explain.explainer import merge_facts
 from batchlab.explain.explanation import Explanation, Group, by_reason
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
-from batchlab.explain.wording import detail, duration
+from batchlab.explain.wording import detail
 from batchlab.prove import Proof, Trial
+from batchlab.units import duration
 
 COLUMNS = {
     "ttft": "TTFT: all",
@@ -61,7 +64,6 @@ def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
     scale, name, digits = 1, f"{unit}s", 1
     if unit == "ns":
         scale, name, digits = (10**9, "s", 2) if max(means, default=0) >= LARGE_MS * 10**6 else (10**6, "ms", 1)
-    table = plain_table(f"mean, {name}", *COLUMNS.values(), numeric=tuple(COLUMNS.values()))
 
     def cell(group: Group, time: int) -> str:
         total = sum(group.times)
@@ -69,17 +71,14 @@ def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
             return ""
         return f"{time / group.requests / scale:,.{digits}f} {time / total:>4.0%}"
 
-    for reason in Reason:
-        times = [group.times[reason] for group in groups.values()]
-        if any(times):
-            style = "" if reason.works else "yellow"
-            cells = (cell(group, time) for group, time in zip(groups.values(), times, strict=True))
-            table.add_row(Text(reason.label, style=style), *cells)
-    table.add_row("in all", *(cell(group, sum(group.times)) for group in groups.values()), end_section=True)
-    table.add_row("requests", *(f"{group.requests:,}     " for group in groups.values()))
-    least = (None if g.least is None else f"{g.least / scale:,.{digits}f}     " for g in groups.values())
-    table.add_row("at least", *(value or "" for value in least))
-    out.print(table)
+    reasons = [reason for reason in Reason if any(group.times[reason] for group in groups.values())]
+    names = [Text(reason.label, style="" if reason.works else "yellow") for reason in reasons]
+    columns: dict[str, list[Any]] = {f"mean, {name}": [*names, "in all", "requests", "at least"]}
+    for heading, group in zip(COLUMNS.values(), groups.values(), strict=True):
+        least = "" if group.least is None else f"{group.least / scale:,.{digits}f}     "
+        cells = [cell(group, time) for time in (*(group.times[reason] for reason in reasons), sum(group.times))]
+        columns[heading] = [*cells, f"{group.requests:,}     ", least]
+    print_folded(out, columns, tuple(COLUMNS.values()))
 
 
 def _print_slowest(out: Console, found: Explanation, unit: str) -> None:
@@ -87,7 +86,7 @@ def _print_slowest(out: Console, found: Explanation, unit: str) -> None:
         table = plain_table(f"slowest {latency}", "time", "mostly", numeric=("time",))
         for life in found.slowest(name):
             times = life.until_first if name == "ttft" else life.times
-            table.add_row(Text(one_line(life.id)), duration(getattr(life, name), unit), _mainly(times or ()))
+            table.add_row(Text(shown_id(life.id)), duration(getattr(life, name), unit), _mainly(times or ()))
         if table.row_count:
             out.print(table)
             out.print()
@@ -117,7 +116,7 @@ def print_request(found: Explanation, life: Life) -> None:
     """One request: its figures, every span, and the sums."""
     out, unit = console(), found.header.clock["unit"]
     request = life.request
-    out.print(f"[bold]{escape(one_line(life.id))}[/bold]", soft_wrap=not out.is_terminal)
+    out.print(f"[bold]{escape(shown_id(life.id))}[/bold]", soft_wrap=not out.is_terminal)
     result = (
         life.state if life.reason is None or life.state in ("completed", "active") else f"{life.state}: {life.reason}"
     )
@@ -146,20 +145,22 @@ def print_request(found: Explanation, life: Life) -> None:
 def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> None:
     scale, mark, digits = (10**6, " (ms)", 3) if unit == "ns" else (1, "", 0)
     numeric = (f"at{mark}", f"time{mark}", "iterations")
-    table = plain_table(*numeric, "reason", "what the trace says", numeric=numeric)
+    columns: dict[str, list[Any]] = {name: [] for name in (*numeric, "reason", "what the trace says")}
     rows = joined(bridged(life.spans or []), lambda span: detail(span, life, found.state.lives), unit)
     for span, text in rows[:MOST_ROWS]:
         numbers = "" if span.first is None else f"{span.first:,}"
         if span.last != span.first:
             numbers += f"-{span.last:,}"
-        table.add_row(
+        cells = (
             f"{span.start / scale:,.{digits}f}",
             f"{(span.end - span.start) / scale:,.{digits}f}",
             numbers,
             Text(span.reason.label, style="" if span.reason.works else "yellow"),
             Text(one_line(text)),
         )
-    out.print(table)
+        for column, value in zip(columns.values(), cells, strict=True):
+            column.append(value)
+    print_with_prose(out, columns, numeric)
     if len(rows) > MOST_ROWS:
         out.print(f"... and {len(rows) - MOST_ROWS:,} more spans; --json lists all of them")
 

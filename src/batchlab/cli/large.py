@@ -1,13 +1,13 @@
 """What `run` prints for a workload file: figures instead of every iteration and every request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from batchlab.cli.sparks import print_over_time, print_spread
-from batchlab.cli.tables import console, plain_table, say, totals_lines
+from batchlab.cli.tables import console, print_folded, say, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.clients.describe import starts
 from batchlab.errors import one_line
@@ -42,7 +42,7 @@ def print_large_run(
     for line in workload:
         say(out, one_line(line))
     out.print()
-    out.print(latency_table(document["latency"], unit))
+    print_latencies(out, document["latency"], unit)
     error = document["latency"]["itl"].get("error")
     if error is not None:
         say(out, f"ITL percentiles are from a histogram, each within {100 * error:.2f} %; all else is exact")
@@ -110,15 +110,17 @@ def milliseconds(value: float | None) -> str:
     return f"{ms:,.2f}" if ms >= 0.1 or not ms else f"{ms:,.6f}".rstrip("0")
 
 
-def latency_table(latency: dict[str, dict[str, Any]], unit: str) -> Table:
-    """One line for each latency."""
-    in_ms = unit == "ns"
-    shown = plain_table("ms" if in_ms else f"in {unit}s", "count", *FIGURES, numeric=("count", *FIGURES))
-    for key, name in NAMES.items():
-        figures = latency[key]
-        cells = (amount(figures[f], unit) for f in FIGURES)
-        shown.add_row(name, f"{figures['count']:,}", *cells)
-    return shown
+def print_latencies(
+    out: Console, latency: dict[str, dict[str, Any]], unit: str, names: Mapping[str, str] = NAMES
+) -> None:
+    """A row for each of the latencies that have a name."""
+    rows = [latency[key] for key in names]
+    columns: dict[str, list[Any]] = {
+        "ms" if unit == "ns" else f"in {unit}s": list(names.values()),
+        "count": [f"{row['count']:,}" for row in rows],
+        **{figure: [amount(row[figure], unit) for row in rows] for figure in FIGURES},
+    }
+    print_folded(out, columns, ("count", *FIGURES))
 
 
 def amount(value: float | None, unit: str) -> str:

@@ -5,11 +5,11 @@ from rich.text import Text
 
 from batchlab.cli.tables import milliseconds, plain_table, say, settings_line
 from batchlab.errors import one_line
-from batchlab.explain.wording import duration
 from batchlab.learn import Page
 from batchlab.learn.predict import Verdict
 from batchlab.learn.tour import Part, Tour
 from batchlab.metrics.result import RequestResult
+from batchlab.units import duration
 
 
 def print_question(out: Console, part: Part, page: Page) -> None:

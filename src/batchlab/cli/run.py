@@ -186,7 +186,7 @@ def _run_one(
 
 def _print(run: Run, seen: _Seen, title: str) -> None:
     if run.inline:
-        print_run(seen.result, seen.iterations, seen.timeline, settings_line(run), title)
+        print_run(seen.result, seen.timeline, settings_line(run), title)
     else:
         from batchlab.cli.large import print_large_run, unsent_lines, workload_lines  # numpy takes time to import
 

@@ -8,7 +8,7 @@ from batchlab.cli.progress import ended_bar
 from batchlab.cli.tables import MOST_ROWS, console, print_run, print_schedule, say, settings_line_of
 from batchlab.cli.timeline import Timeline
 from batchlab.errors import InputError
-from batchlab.events import Event, Header, Iteration
+from batchlab.events import Header
 from batchlab.export.follow import follow
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
@@ -27,28 +27,22 @@ def show(trace: str, window: str | None, as_json: bool) -> None:
     """
     first, last = (0, MOST_ROWS - 1) if window is None else _parse(window)
     summary, strip, timeline = Summary(), Strip(), Timeline(first, last)
-    iterations: list[Iteration] = []
-
-    def keep(event: Event) -> None:
-        if isinstance(event, Iteration) and first <= event.iteration <= last:
-            iterations.append(event)
-
     with ended_bar("reading") as observers:
-        end = follow(trace, [timeline, summary, strip, keep, *observers])
+        end = follow(trace, [timeline, summary, strip, *observers])
     header = summary.header
     assert header is not None
     small = header.requests is not None or max(end.iterations, summary.tally.count) <= MOST_ROWS
-    if window is not None and not iterations:
+    if window is not None and not timeline.steps:
         raise InputError("--iterations", None, window, f"the trace has {end.iterations:,}, from 0 on")
     if as_json:
         document = summary.document(with_requests=small)
         if small or window is not None:
-            document["schedule"] = [encode(iteration) for iteration in iterations]
+            document["schedule"] = [encode(step.line) for step in timeline.steps]
         print_json({"trace": trace, **document})
     elif window is not None:
-        _print_part(header, summary, iterations, timeline)
+        _print_part(header, summary, timeline)
     elif small:
-        print_run(summary, iterations, timeline, settings_line_of(header), trace)
+        print_run(summary, timeline, settings_line_of(header), trace)
     else:
         from batchlab.cli.large import print_large_run, source_lines  # numpy takes time to import
 
@@ -67,11 +61,11 @@ def _parse(window: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-def _print_part(header: Header, summary: Summary, iterations: list[Iteration], timeline: Timeline) -> None:
+def _print_part(header: Header, summary: Summary, timeline: Timeline) -> None:
     """Some iterations, and the requests that were there."""
     out = console()
     say(out, settings_line_of(header))
     ids = [id for result in summary.results if timeline.cells.get(id := result.request.id)]
-    print_schedule(out, iterations, timeline, ids[:MOST_ROWS], header.clock["unit"])
+    print_schedule(out, timeline, ids[:MOST_ROWS], header.clock["unit"], counted=True)
     if len(ids) > MOST_ROWS:
         say(out, f"... and {len(ids) - MOST_ROWS:,} more requests")

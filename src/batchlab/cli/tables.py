@@ -5,12 +5,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from batchlab import policies
+from batchlab.cli.names import shown_id
 from batchlab.cli.timeline import Timeline, print_timeline
 from batchlab.errors import one_line
 from batchlab.events import Header, Iteration
@@ -18,12 +21,15 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
 from batchlab.simulate import Run
-from batchlab.units import NS_IN_MS
+from batchlab.steps import Step
+from batchlab.units import NS_IN_MS, duration
 
 PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 """Totals that are told where they are not 0."""
 MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
+ENDINGS = {"all_terminal": "every request ended", "iteration_limit": "stopped by max_iterations"}
+"""What a run's termination means."""
 PIPE_WIDTH = 160
 UNBOUNDED = 100_000
 SHORT = {
@@ -50,6 +56,8 @@ SHORT = {
     "output tokens": "tokens",
 }
 """Headings for narrow terminals."""
+LEAST_PROSE = 24
+"""Cells that prose needs beside a table's other columns."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
 """Columns that a narrow terminal goes without, in this order: others tell nearly the same."""
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
@@ -62,16 +70,16 @@ def console() -> Console:
     return Console(file=sys.stdout, width=width, height=height, highlight=False, soft_wrap=False)
 
 
-def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, settings: str, title: str = "") -> None:
+def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "") -> None:
     """The schedule, the timeline, the requests and the totals of one run. settings: the line that states them."""
     out = console()
-    header = result.header
-    assert header is not None
+    header, end = result.header, result.end
+    assert header is not None and end is not None
     unit = header.clock["unit"]
     out.print(f"[bold]{escape(one_line(title or header.engine))}[/bold]")
     say(out, settings)
-    print_schedule(out, iterations[:MOST_ROWS], timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
-    _say_rest(out, len(iterations), "iterations")
+    print_schedule(out, timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
+    _say_rest(out, end.iterations, "iterations")
     out.print(_requests(out, result, unit))
     _say_rest(out, len(result.results), "requests")
     for line in totals_lines(result):
@@ -79,14 +87,13 @@ def print_run(result: Summary, iterations: list[Iteration], timeline: Timeline, 
     out.print()
 
 
-def print_schedule(
-    out: Console, iterations: list[Iteration], timeline: Timeline, ids: Sequence[str], unit: str
-) -> None:
-    """These iterations, then the same by request."""
-    out.print(_schedule(out, iterations, unit))
-    if iterations and ids:
+def print_schedule(out: Console, timeline: Timeline, ids: Sequence[str], unit: str, counted: bool = False) -> None:
+    """The timeline's iterations, then the same by request. counted: of queue and active only how many they are."""
+    steps = timeline.steps
+    out.print(_schedule(out, steps, unit, counted))
+    if steps and ids:
         out.print()
-        print_timeline(out, timeline, ids, range(iterations[0].iteration, iterations[-1].iteration + 1))
+        print_timeline(out, timeline, ids, range(steps[0].line.iteration, steps[-1].line.iteration + 1))
         out.print()
 
 
@@ -191,6 +198,25 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
         out.print(_filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
 
 
+def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> None:
+    """Print columns of cells whose last one is prose: each on lines of its own below its row, where it has no room."""
+    *names, prose = columns
+    short = {name: columns[name] for name in names}
+    if out.width - table_width(out, short, numeric) >= LEAST_PROSE:
+        out.print(_filled(columns, numeric, gap=2))
+        return
+    widths = {name: max(map(cell_len, map(str, (name, *cells)))) for name, cells in short.items()}
+    rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]
+    for row, below in zip(rows, ("", *columns[prose]), strict=True):
+        line = Table.grid(padding=(0, 2, 0, 0))
+        for name, width in widths.items():
+            line.add_column(justify="right" if name in numeric else "left", width=width)
+        line.add_row(*row)
+        out.print(line)
+        if below:
+            out.print(Padding(below, (0, 0, 0, 4)))
+
+
 def _broken(cell: Any, width: int) -> Any:
     """A cell's text in lines of at most so many characters."""
     if not isinstance(cell, str) or len(cell) <= width:
@@ -205,31 +231,38 @@ def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int
     return table
 
 
-def _schedule(out: Console, iterations: list[Iteration], unit: str) -> Table:
-    """A row an iteration. Columns that only some runs need are there only if they hold something."""
-    columns: dict[str, Callable[[Iteration], Any]] = {"iteration": lambda it: str(it.iteration)}
+def _schedule(out: Console, steps: list[Step], unit: str, counted: bool) -> Table:
+    """A row an iteration: what it planned, when that ran, and whose tokens it brought.
+
+    Columns that only some runs need are there only if they hold something.
+    """
+    columns: dict[str, Callable[[Step], Any]] = {"iteration": lambda step: str(step.line.iteration)}
     if unit != "iteration":
         mark, shown = (" (ms)", milliseconds) if unit == "ns" else ("", _number)
-        columns |= {f"start{mark}": lambda it: shown(it.start), f"end{mark}": lambda it: shown(it.end)}
+        columns |= {
+            f"start{mark}": lambda step: shown(step.start),
+            f"end{mark}": lambda step: shown(step.end if step.out is not None or not step.line.scheduled else None),
+        }
     columns |= {
-        "arrived": lambda it: _ids(it.arrived),
-        "scheduled": _scheduled,
-        "first token": lambda it: _ids(it.first_token),
-        "preempted": lambda it: _ids([preemption.id for preemption in it.preempted]),
-        "rejected": lambda it: _ids([rejection.id for rejection in it.rejected]),
+        "arrived": lambda step: _ids(step.line.arrived),
+        "scheduled": lambda step: _scheduled(step.line),
+        "first token": lambda step: _ids([] if step.out is None else step.out.first_token),
+        "preempted": lambda step: _ids([preemption.id for preemption in step.line.preempted]),
+        "rejected": lambda step: _ids([rejection.id for rejection in step.line.rejected]),
     }
-    if any(it.dropped for it in iterations):
-        columns["dropped"] = lambda it: _ids([drop.id for drop in it.dropped])
+    if any(step.line.dropped for step in steps):
+        columns["dropped"] = lambda step: _ids([drop.id for drop in step.line.dropped])
     columns |= {
-        "completed": lambda it: _ids(it.completed),
-        "queue": lambda it: _ids(it.queue),
-        "active": lambda it: _ids(it.active),
-        "unused": lambda it: "" if it.unused is None else f"{it.unused:,}",
+        "completed": lambda step: _ids([] if step.out is None else step.out.completed),
+        "queue": lambda step: _ids(step.line.queue, counted),
+        "active": lambda step: _ids(step.line.active, counted),
+        "unused": lambda step: "" if step.line.unused is None else f"{step.line.unused:,}",
     }
-    if any(it.kv for it in iterations):
-        columns["free KV"] = lambda it: "" if it.kv is None else f"{it.kv['free_after']:,}"
-    cells = {name: [cell(it) for it in iterations] for name, cell in columns.items()}
-    return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV"))
+    if any(step.line.kv for step in steps):
+        columns["free KV"] = lambda step: "" if step.line.kv is None else f"{step.line.kv['free_after']:,}"
+    cells = {name: [cell(step) for step in steps] for name, cell in columns.items()}
+    counts = ("queue", "active") if counted else ()
+    return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV", *counts))
 
 
 def _scheduled(it: Iteration) -> Text:
@@ -240,15 +273,17 @@ def _scheduled(it: Iteration) -> Text:
         if text:
             text.append(" ")
         if phase == "decode":
-            text.append(one_line(id), style="green")
+            text.append(shown_id(id), style="green")
         else:
             found = f"({cached[id]})" if id in cached else ""
-            text.append(f"{one_line(id)}+{tokens}{found}", style="blue")
+            text.append(f"{shown_id(id)}+{tokens}{found}", style="blue")
     return text if it.scheduled else Text(it.idle or "", style="dim")
 
 
-def _ids(ids: list[str] | int) -> Text:
-    return Text(f"{ids:,} requests" if isinstance(ids, int) else " ".join(map(one_line, ids)))
+def _ids(ids: list[str] | int, counted: bool = False) -> Text:
+    if counted:
+        return Text(f"{ids if isinstance(ids, int) else len(ids):,}")
+    return Text(f"{ids:,} requests" if isinstance(ids, int) else " ".join(map(shown_id, ids)))
 
 
 def _requests(out: Console, result: Summary, unit: str) -> Table:
@@ -263,7 +298,7 @@ def _requests(out: Console, result: Summary, unit: str) -> Table:
     if unit == "iteration":
         times = {"first output": lambda r: r.first_iteration, "completed": lambda r: r.completed_iteration}
     columns: dict[str, list[Any]] = {
-        "request": [Text(one_line(r.request.id)) for r in results],
+        "request": [Text(shown_id(r.request.id)) for r in results],
         f"arrival{mark}": [shown(r.request.arrival) for r in results],
         "priority": [str(r.request.priority) for r in results],
         "prompt": [f"{r.request.prompt:,}" for r in results],
@@ -299,13 +334,11 @@ def totals_lines(result: Summary) -> list[str]:
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in totals["rejections"].items())
     counts = ", ".join(f"{number:,} {name}" for name, number in result.result_counts().items())
     lines = [
-        f"{end.termination} after {end.iterations:,} iterations, at {end.time:,} {unit}"
-        f"{'s' if unit != 'ns' and end.time != 1 else ''}: {counts or 'no requests'}",
+        f"{ENDINGS.get(end.termination, end.termination)} after {end.iterations:,} iterations, at "
+        f"{duration(end.time, unit)}: {counts or 'no requests'}",
         f"longest queue {totals['max_queue_length']:,}, preemptions {totals['preemptions']:,}, "
         f"rejections {sum(totals['rejections'].values()):,}{f' ({reasons})' if reasons else ''}, "
-        f"unused budget {_number(totals['unused_budget'])}, "
-        f"decode stalls {_number(totals['decode_stalls'])} active and "
-        f"{_number(totals['preempted_decode_stalls'])} preempted",
+        f"unused budget {_number(totals['unused_budget'])}, {_stalls(totals)}",
     ]
     price = {name: totals[name] for name in PRICE} | {"padding_tokens": result.tally.padding_tokens}
     if any(price.values()):
@@ -320,6 +353,13 @@ def totals_lines(result: Summary) -> list[str]:
             "in another order; it proves nothing about throughput."
         )
     return [one_line(line) for line in lines]
+
+
+def _stalls(totals: dict[str, Any]) -> str:
+    active, preempted = totals["decode_stalls"], totals["preempted_decode_stalls"]
+    if active is None:
+        return "decode stalls not counted, since several steps are in flight"
+    return f"decode stalls {active:,} active and {preempted:,} preempted"
 
 
 def slots_line(slots: dict[str, Any]) -> str:

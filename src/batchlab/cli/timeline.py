@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.text import Text
 
 from batchlab.errors import one_line
-from batchlab.events import Event
+from batchlab.events import End, Event, Iteration
 from batchlab.export.names import labels
 from batchlab.export.spans import Mark, Span, Spans
+from batchlab.steps import Step
 
 LEGEND = {
     ".": ". waiting",
@@ -43,7 +44,7 @@ STYLES = {
     "x": "red",
 }
 LONGEST_NAME = 24
-"""Cells of a request's name; of a longer one its head and its tail are shown."""
+"""Cells of a request's name; a longer one is shortened."""
 
 
 @dataclass(slots=True)
@@ -61,11 +62,15 @@ class Cell:
 
 @dataclass
 class Timeline:
-    """An observer that keeps what each request did in the iterations from first to last: `cells[id][iteration]`."""
+    """An observer that keeps what each request did in the iterations from first to last: `cells[id][iteration]`.
+
+    steps: these iterations, each with when the step ran that it planned.
+    """
 
     first: int = 0
     last: int = 1 << 62
     cells: dict[str, dict[int, Cell]] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._spans = Spans(self._tell)
@@ -73,10 +78,18 @@ class Timeline:
     def __call__(self, event: Event) -> None:
         """Take the next event."""
         self._spans(event)
+        if isinstance(event, Iteration):
+            self._keep(self._spans.steps.over)
+        elif isinstance(event, End):
+            self._keep(self._spans.steps.left())
 
     def close(self) -> None:
         """No more events come, whether or not the run has ended."""
         self._spans.close()
+        self._keep(self._spans.steps.left())
+
+    def _keep(self, steps: list[Step]) -> None:
+        self.steps += [step for step in steps if self.first <= step.line.iteration <= self.last]
 
     def _tell(self, item: Span | Mark) -> None:
         if isinstance(item, Mark):
@@ -123,8 +136,16 @@ def print_timeline(out: Console, timeline: Timeline, ids: Sequence[str], iterati
             out.print()
     used = {letter for row in rows.values() for text in row.values() for letter in text}
     legend = ", ".join(text for letter, text in LEGEND.items() if letter in used)
+    if any(_for_nobody(row) for row in rows.values()):
+        legend += "; what follows it was computed for nobody"
     if legend:
         out.print(Text(legend, "dim"), soft_wrap=not out.is_terminal)
+
+
+def _for_nobody(row: dict[int, str]) -> bool:
+    """Whether a step that was planned before the request's last token came out computed for it."""
+    ended = min((number for number, text in row.items() if AFTER["completed"] in text), default=None)
+    return ended is not None and max(row) > ended
 
 
 def _names(out: Console, ids: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End
 from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
 from batchlab.explain.lives import Life
@@ -29,10 +29,11 @@ class BudgetBlocking(Trouble):
 
     def __init__(self) -> None:
         self._owners = Stretches()
+        self._held: dict[int, str] = {}
 
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
         """Whether there is an owner, and somebody small enough behind it."""
-        tokens, owner = moment.owner
+        tokens, _ = moment.owner
         if moment.line.unused != 0 or tokens < OWNED_SHARE * (moment.prefill + moment.decode):
             return
         held = [life for life in moment.idle if 0 < life.left <= tokens]
@@ -40,7 +41,13 @@ class BudgetBlocking(Trouble):
             head = found.head or next(iter(state.fresh.values()))
             held = [head] if head.waits and head.left <= tokens else []
         if held:
-            self._owners.add(owner, moment, held[0].id)
+            self._held[moment.line.iteration] = held[0].id
+
+    def ran(self, moment: Moment) -> None:
+        """How long that took."""
+        held = self._held.pop(moment.line.iteration, None)
+        if held is not None:
+            self._owners.add(moment.owner[1], moment, moment.took, held)
 
     def finding(self, state: State, end: End) -> Finding | None:
         """The owners."""
@@ -49,8 +56,8 @@ class BudgetBlocking(Trouble):
             return None
         owner, worst = long[0]
         text = (
-            f"the prefill of {shorten(owner)} took most of {worst.count:,} iterations' budget ({worst.place}, "
-            f"{state.shown(worst.time)}), while {shorten(worst.who)} waited with less to prefill"
+            f"the prefill of {shorten_id(owner)} took most of {worst.count:,} iterations' budget ({worst.place}, "
+            f"{state.shown(worst.time)}), while {shorten_id(worst.who)} waited with less to prefill"
         )
         evidence = {"owners": len(long), "worst": entries(long, "owner", "held")}
         return Finding(self.name, text, evidence)
@@ -80,7 +87,7 @@ class AdmissionBlocking(Trouble):
         smallest = _first(self._blocks if by_blocks else self._tokens, state)
         left = found.facts.get("free" if by_blocks else "unused", 0)
         if smallest is not None and smallest[1] is not found.head and smallest[0] <= left:
-            self._heads.add(found.head.id, moment, smallest[1].id)
+            self._heads.add(found.head.id, moment, moment.time, smallest[1].id)
 
     def finding(self, state: State, end: End) -> Finding | None:
         """The heads."""
@@ -89,9 +96,9 @@ class AdmissionBlocking(Trouble):
             return None
         head, worst = long[0]
         text = (
-            f"{shorten(head)} at the head of the queue did not fit for {worst.count:,} iterations ({worst.place}, "
-            f"{state.shown(worst.time)}); {shorten(worst.who)} behind it would have fitted, but nobody behind the head "
-            "is tried"
+            f"{shorten_id(head)} at the head of the queue did not fit for {worst.count:,} iterations ({worst.place}, "
+            f"{state.shown(worst.time)}); {shorten_id(worst.who)} behind it would have fitted, but nobody behind the "
+            "head is tried"
         )
         evidence = {"heads": len(long), "worst": entries(long, "head", "would_fit")}
         return Finding(self.name, text, evidence)
@@ -127,7 +134,7 @@ class PriorityInversion(Trouble):
         while seated and (seated[0][2] not in state.active or lives[seated[0][2]].index != seated[0][1]):
             heappop(seated)
         if urgent is not None and seated and urgent[0] < -seated[0][0]:
-            self._urgent.add(urgent[1].id, moment, seated[0][2])
+            self._urgent.add(urgent[1].id, moment, moment.time, seated[0][2])
 
     def finding(self, state: State, end: End) -> Finding | None:
         """Who waited longest."""
@@ -137,8 +144,8 @@ class PriorityInversion(Trouble):
         id, worst = long[0]
         urgent, other = (state.lives[name].request.priority for name in (id, worst.who))
         text = (
-            f"{shorten(id)} (priority {urgent}) waited {worst.count:,} iterations ({worst.place}, "
-            f"{state.shown(worst.time)}) while {shorten(worst.who)} (priority {other}, less urgent) held a seat: "
+            f"{shorten_id(id)} (priority {urgent}) waited {worst.count:,} iterations ({worst.place}, "
+            f"{state.shown(worst.time)}) while {shorten_id(worst.who)} (priority {other}, less urgent) held a seat: "
             "nobody was preempted for it"
         )
         evidence = {"requests": len(long), "worst": entries(long, "urgent", "seated")}
@@ -167,7 +174,7 @@ class Starvation(Trouble):
             for count, time, one in starved[:MOST_NAMED]
         ]
         text = (
-            f"{len(starved):,} requests were overtaken by {STARVED_BY} or more that came later; {shorten(life.id)} "
+            f"{len(starved):,} requests were overtaken by {STARVED_BY} or more that came later; {shorten_id(life.id)} "
             f"(priority {life.request.priority}) by {by:,}, in {state.shown(wait)} without tokens"
         )
         return Finding(self.name, text, {"requests": len(starved), "worst": named})

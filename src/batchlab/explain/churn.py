@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End
 from batchlab.explain.blocking import OWNED_SHARE
 from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
@@ -36,21 +36,26 @@ class DecodeStall(Trouble):
         self._count = 0
         self._run: dict[str, tuple[int, int]] = {}
         self._longest = (0, "", 0)
+        self._held: dict[int, list[str]] = {}
 
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
         """Those with a seat that got nothing."""
-        if not moment.prefill:
-            return
-        stalled = [life for life in moment.idle if life.left == 0 and not life.in_flight]
-        self._iterations += bool(stalled)
+        stalled = moment.stalled
+        if stalled:
+            self._held[moment.line.iteration] = [life.id for life in stalled]
+
+    def ran(self, moment: Moment) -> None:
+        """How long that took."""
         number = moment.line.iteration
-        for life in stalled:
+        stalled = self._held.pop(number, ())
+        self._iterations += bool(stalled)
+        for id in stalled:
             self._count += 1
-            self._stalled.add(life.id, moment, moment.owner[1])
-            last, length = self._run.get(life.id, (-2, 0))
+            self._stalled.add(id, moment, moment.took, moment.owner[1])
+            last, length = self._run.get(id, (-2, 0))
             length = length + 1 if last == number - 1 else 1
-            self._run[life.id] = (number, length)
-            self._longest = max(self._longest, (length, life.id, number), key=lambda entry: entry[0])
+            self._run[id] = (number, length)
+            self._longest = max(self._longest, (length, id, number), key=lambda entry: entry[0])
 
     def finding(self, state: State, end: End) -> Finding | None:
         """How many, of how many requests, and the longest in a row."""
@@ -60,7 +65,7 @@ class DecodeStall(Trouble):
         length, id, last = self._longest
         text = (
             f"{self._count:,} decode tokens of {len(worst):,} requests were put off for prefills, in "
-            f"{self._iterations:,} iterations; longest: {shorten(id)} for {length:,} in a row, "
+            f"{self._iterations:,} iterations; longest: {shorten_id(id)} for {length:,} in a row, "
             f"{last - length + 1:,} to {last:,}"
         )
         evidence = {
@@ -83,10 +88,18 @@ class PrefillOwned(Trouble):
         self._pure = [0, 0]
         self._decodes = 0
         self._slowest = (0, 0, 0)
+        self._held: set[int] = set()
 
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
+        """Whether somebody who decodes waits for a prefill."""
+        if moment.stalled:
+            self._held.add(moment.line.iteration)
+
+    def ran(self, moment: Moment) -> None:
         """Times of iterations with decodes, with and without an owner."""
-        if not moment.decode and not (moment.prefill and any(life.left == 0 for life in moment.idle)):
+        held = moment.line.iteration in self._held
+        self._held.discard(moment.line.iteration)
+        if not moment.decode and not held:
             return
         self._decodes += 1
         kind = self._pure
@@ -94,9 +107,9 @@ class PrefillOwned(Trouble):
             if moment.prefill < OWNED_SHARE * (moment.prefill + moment.decode):
                 return
             kind = self._owned
-            self._slowest = max(self._slowest, (moment.time, moment.prefill, -moment.line.iteration))
+            self._slowest = max(self._slowest, (moment.took, moment.prefill, -moment.line.iteration))
         kind[0] += 1
-        kind[1] += moment.time
+        kind[1] += moment.took
 
     def finding(self, state: State, end: End) -> Finding | None:
         """Only where they are long, and many enough for the P99."""
@@ -135,7 +148,7 @@ class Thrash(Trouble):
         worst = hit[0]
         named = [{"request": one.id, "preemptions": one.preemptions, "lost": one.lost} for one in hit[:MOST_NAMED]]
         text = (
-            f"{len(hit):,} requests were preempted {THRASHED} times or more; {shorten(worst.id)} "
+            f"{len(hit):,} requests were preempted {THRASHED} times or more; {shorten_id(worst.id)} "
             f"{worst.preemptions:,} times, with {worst.lost:,} computed tokens lost"
         )
         total = sum(life.preemptions for life in state.lives.values())
@@ -197,7 +210,7 @@ class Livelock(Trouble):
         most, first, last, ids = self._worst
         if most < LIVELOCKED:
             return None
-        shown = ", ".join(shorten(id) for id in ids[:MOST_NAMED])
+        shown = ", ".join(shorten_id(id) for id in ids[:MOST_NAMED])
         text = (
             f"from iteration {first:,} to {last:,} {len(ids):,} requests ({shown}) were preempted up to {most:,} times "
             "each, and nobody got a token"

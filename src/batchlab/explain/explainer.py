@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Answer, Moment, Verdict, seated, verdict
+from batchlab.steps import Step, Steps
 
 
 class Explainer:
@@ -30,8 +32,9 @@ class Explainer:
         self._focus = focus
         self.troubles = list(troubles)
         self._whole = True
-        self._steps: dict[int, list[tuple[Life, int]]] = {}
-        """Whose tokens each step in flight brings, with the attempt they belong to."""
+        self._steps = Steps()
+        self._flying: deque[Moment] = deque()
+        """The iterations whose steps are not over, oldest first."""
 
     @property
     def lives(self) -> dict[str, Life]:
@@ -55,6 +58,7 @@ class Explainer:
         """The run is over, or its trace breaks off: whoever has no end yet is accounted for up to here."""
         self.end = end
         state = self.state
+        self._over(self._steps.left())
         for life in state.lives.values() if state is not None else ():
             if life.state == "retrying":
                 until = max(end.time, life.out_since)
@@ -72,15 +76,20 @@ class Explainer:
                 self._span(life, Reason.BETWEEN, last_end or 0, line.start, None, (), {})
         self._comings(line, state)
         state.move(line)
-        moment = self._compute(line, state, before)
+        moment = self._plan(line, state, before)
         if line.preempted:
             _blame(moment, state)
         found = verdict(moment, state) if state.fresh else None
-        self._pass_time(moment, state, found)
+        self._steps.take(line)
+        self._flying.append(moment)
+        if moment.time:
+            self._work(moment, state)
+            self._wait(moment, state, found)
         for trouble in self.troubles:
             trouble.look(moment, state, found)
         state.drop(line, late=True)
-        self._deliver(line, state)
+        for done in self._over(self._steps.over):
+            self._deliver(done, line, state)
         for id in line.completed:
             state.finish(state.find(id, "active", "waiting"), "completed", line.end)
         state.time = line.end
@@ -98,8 +107,8 @@ class Explainer:
                 self._span(life, Reason.RETRY, life.out_since, due, None, (), {"rejected": life.reason})
             self._span(life, Reason.UNDER_WAY, due, line.start, None, (), {})
 
-    def _compute(self, line: Iteration, state: State, before: int) -> Moment:
-        """Give the scheduled their tokens."""
+    def _plan(self, line: Iteration, state: State, before: int) -> Moment:
+        """What the iteration decides: who gets tokens, and why the others with a seat do not."""
         prefill = decode = 0
         owner = (0, "")
         for id, phase, tokens in line.scheduled:
@@ -117,7 +126,6 @@ class Explainer:
                 if life.computed == 0:
                     life.computed = tokens
         decodes = Reason.BESIDE if prefill else Reason.DECODE
-        bring: list[tuple[Life, int]] = []
         for id, phase, tokens in line.scheduled:
             life = state.active.get(id) or state.find(id, "active")
             if life.last_run == line.iteration:
@@ -129,33 +137,48 @@ class Explainer:
                 if life.computed < life.high:
                     reason = Reason.AGAIN
                     moment.again += min(tokens, life.high - life.computed)
-            life.times[reason] += time
+            moment.work.append((life, reason, tokens))
             life.computed += tokens
             if life.first_start is None:
                 life.first_start = line.start
             if phase == "decode" or life.computed >= life.target:
                 life.in_flight += 1
-                bring.append((life, life.attempts))
+                moment.bring.append((life, life.attempts))
             else:
                 self._whole = False
-            if life.spans is not None or self._follows(id):
-                self._span(life, reason, line.start, line.end, line.iteration, (), {"tokens": tokens})
-        if bring:
-            self._steps[line.iteration] = bring
         if len(line.scheduled) < len(state.active):
             scheduled = {id for id, _, _ in line.scheduled}
             moment.idle = [life for id, life in state.active.items() if id not in scheduled]
+            moment.put_off = {life.id: seated(life, moment, state) for life in moment.idle}
         return moment
 
-    def _pass_time(self, moment: Moment, state: State, found: Verdict | None) -> None:
-        """Everybody who got no tokens waits through the iteration."""
+    def _work(self, moment: Moment, state: State) -> None:
+        """The iteration's time, for those with a seat: it is that of the step which runs now, whoever planned it."""
         line, time = moment.line, moment.time
-        for life in moment.idle:
-            answer = seated(life, moment, state)
-            life.times[answer[0]] += time
-            self._note(life, answer, line)
+        running = next(one for one in self._flying if one.line is self._steps.running.line)
+        number, working = running.line.iteration, 0
+        for life, reason, tokens in running.work:
+            if life.state == "active":
+                working += 1
+                life.times[reason] += time
+                if life.spans is not None or self._follows(life.id):
+                    facts = {"tokens": 0 if running.took else tokens}
+                    self._span(life, reason, line.start, line.end, number, (), facts)
+        running.took += time
+        if working == len(state.active):
+            return
+        works = {life.id for life, _, _ in running.work}
+        for life in state.active.values():
+            if life.id not in works:
+                answer = _between_steps(life, running, moment)
+                life.times[answer[0]] += time
+                self._note(life, answer, line, number)
+
+    def _wait(self, moment: Moment, state: State, found: Verdict | None) -> None:
+        """The iteration's time, for those without a seat: it is decided at its start."""
+        line, time = moment.line, moment.time
         state.park(time)
-        if found is not None and time:
+        if found is not None:
             latest = -1
             if found.latest is not None and next(iter(state.fresh)) < found.latest.index:
                 latest = found.latest.index
@@ -169,17 +192,26 @@ class Explainer:
             if life.state != "waiting":
                 continue
             if life.parked:
-                self._note(life, _parked(life), line)
+                self._note(life, _parked(life), line, line.iteration)
             elif found is not None:
                 facts = {"ahead": _ahead(life, line), "waiting": line.queue_length}
                 reason, who, more = found.of(life)
-                self._note(life, (reason, who, {**facts, **more}), line)
+                self._note(life, (reason, who, {**facts, **more}), line, line.iteration)
 
-    def _deliver(self, line: Iteration, state: State) -> None:
-        """Tokens come out."""
-        if line.delivers is None:
-            return
-        for life, attempt in self._steps.pop(line.delivers, ()):
+    def _over(self, steps: list[Step]) -> list[Moment]:
+        """The iterations whose steps these are, the oldest ones in flight; how long they took is known now."""
+        done = []
+        for step in steps:
+            moment = self._flying.popleft()
+            moment.began, moment.took = step.start, step.end - step.start
+            for trouble in self.troubles:
+                trouble.ran(moment)
+            done.append(moment)
+        return done
+
+    def _deliver(self, moment: Moment, line: Iteration, state: State) -> None:
+        """The step's tokens come out at the line's end."""
+        for life, attempt in moment.bring:
             if attempt != life.attempts or life.state not in ("active", "waiting"):
                 continue
             life.in_flight -= 1
@@ -199,9 +231,9 @@ class Explainer:
             return [life.id for life in (*state.parked.values(), *state.fresh.values(), *state.active.values())]
         return [id for id in self._focus if id in state.lives]
 
-    def _note(self, life: Life, answer: Answer, line: Iteration) -> None:
+    def _note(self, life: Life, answer: Answer, line: Iteration, number: int) -> None:
         if self._follows(life.id):
-            self._span(life, answer[0], line.start, line.end, line.iteration, answer[1], answer[2])
+            self._span(life, answer[0], line.start, line.end, number, answer[1], answer[2])
 
     def _span(
         self,
@@ -233,6 +265,16 @@ def merge_facts(facts: dict[str, Any], more: dict[str, Any]) -> None:
     if "tokens" in facts:
         more = {**more, "tokens": facts["tokens"] + more.get("tokens", 0)}
     facts.update(more)
+
+
+def _between_steps(life: Life, running: Moment, newest: Moment) -> Answer:
+    """Why one with a seat is not in the step that runs: it was put off by that plan, or its own comes after it."""
+    answer = running.put_off.get(life.id)
+    if answer is not None and answer[0] is not Reason.IN_FLIGHT:
+        return answer
+    if life.last_run > running.line.iteration:
+        return Reason.IN_FLIGHT, (), {}
+    return newest.put_off[life.id]
 
 
 def _parked(life: Life) -> Answer:

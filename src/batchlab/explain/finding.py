@@ -27,6 +27,9 @@ class Trouble:
     def look(self, moment: Moment, state: State, found: Verdict | None) -> None:
         """One iteration after its plan. found: what holds up the queue, None if nobody new waits in it."""
 
+    def ran(self, moment: Moment) -> None:
+        """The step that an iteration planned is over, so that `moment.took` says how long it took."""
+
     def finding(self, state: State, end: End) -> Finding | None:
         """What it has found in all, None if there is no trouble of this kind."""
         raise NotImplementedError
@@ -47,11 +50,11 @@ class Stretch:
         """Between which iterations."""
         return f"{self.first:,} to {self.last:,}"
 
-    def add(self, moment: Moment, who: str = "") -> None:
+    def add(self, number: int, time: int, who: str = "") -> None:
         """One more."""
-        self.last = moment.line.iteration
+        self.last = number
         self.count += 1
-        self.time += moment.time
+        self.time += time
         self.who = self.who or who
 
 
@@ -61,10 +64,10 @@ class Stretches:
     def __init__(self) -> None:
         self.by_name: dict[str, Stretch] = {}
 
-    def add(self, name: str, moment: Moment, who: str = "") -> None:
-        """It went on in this iteration, too."""
+    def add(self, name: str, moment: Moment, time: int, who: str = "") -> None:
+        """It went on in this iteration, too, for so long."""
         number = moment.line.iteration
-        self.by_name.setdefault(name, Stretch(number, number)).add(moment, who)
+        self.by_name.setdefault(name, Stretch(number, number)).add(number, time, who)
 
     def longest(self, least: int) -> list[tuple[str, Stretch]]:
         """Those of at least so many iterations, the longest first."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End
 from batchlab.explain.finding import Finding, Trouble
 from batchlab.explain.reasons import Reason
@@ -174,7 +174,7 @@ class RetryStorm(Trouble):
         most = max(state.lives.values(), key=lambda life: life.attempts)
         text = (
             f"{requests:,} requests made {self._attempts:,} attempts, of which {self._rejected:,} "
-            f"({self._rejected / self._attempts:.0%}) were rejected; {shorten(most.id)} came {most.attempts:,} times"
+            f"({self._rejected / self._attempts:.0%}) were rejected; {shorten_id(most.id)} came {most.attempts:,} times"
         )
         evidence = {
             "requests": requests,

@@ -37,7 +37,7 @@ class Reason(IntEnum):
 
     @property
     def works(self) -> bool:
-        """Whether the request's own tokens were computed."""
+        """Whether the request's own tokens were computed, or on their way."""
         return self >= Reason.PREFILL
 
 
@@ -61,7 +61,7 @@ LABELS = {
     Reason.AGAIN: "prefill again",
     Reason.DECODE: "decode",
     Reason.BESIDE: "decode beside prefill",
-    Reason.IN_FLIGHT: "token in flight",
+    Reason.IN_FLIGHT: "step in flight",
 }
 
 MEANINGS = {
@@ -84,7 +84,7 @@ MEANINGS = {
     Reason.AGAIN: "what a preemption had dropped was computed again",
     Reason.DECODE: "it got an output token in each iteration",
     Reason.BESIDE: "the same, in iterations that also held prefill tokens of others and took longer for it",
-    Reason.IN_FLIGHT: "its token was on its way, so there was nothing to schedule",
+    Reason.IN_FLIGHT: "its step was planned already, and had to wait for one that still ran",
 }
 
 DISPLACED = frozenset(

@@ -12,9 +12,9 @@ from batchlab.explain.clocks import Above, QueueClock
 from batchlab.explain.front import Front
 from batchlab.explain.lives import Life, Loss
 from batchlab.explain.reasons import Reason
-from batchlab.explain.wording import duration
 from batchlab.trace.encode import encode
 from batchlab.trace.terms import terms_of
+from batchlab.units import duration
 
 SPARE = 1000
 """Stale entries that a heap may hold before it is made anew."""

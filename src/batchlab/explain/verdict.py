@@ -23,10 +23,16 @@ Answer = tuple[Reason, tuple[str, ...], dict[str, Any]]
 """A reason, the requests that it names, and its numbers."""
 
 
+Work = tuple[Life, Reason, int]
+"""Who got tokens, of what kind, and how many."""
+
+
 @dataclass(slots=True)
 class Moment:
     """One iteration after its plan: the line, how long it lasted, and what was scheduled.
 
+    time: from its plan to the next one, for which those wait that it left in the queue. began, took: when the step that
+    it planned ran, and for how long; known once that is over, with several steps in flight an iteration later.
     seats: how many hold one. before: how many held one when the iteration began. whole: whether, as far as the trace
     shows up to here, prompts are not cut. idle: those that hold a seat and got no tokens.
     """
@@ -43,6 +49,18 @@ class Moment:
     idle: list[Life] = field(default_factory=list)
     again: int = 0
     """Prefill tokens that had been computed before a preemption."""
+    work: list[Work] = field(default_factory=list)
+    bring: list[tuple[Life, int]] = field(default_factory=list)
+    """Who gets an output token from it, with the attempt that this belongs to."""
+    put_off: dict[str, Answer] = field(default_factory=dict)
+    """Why each of the idle got nothing."""
+    began: int = 0
+    took: int = 0
+
+    @property
+    def stalled(self) -> list[Life]:
+        """Those in their decode phase that got nothing beside a prefill. To be asked before the tokens come out."""
+        return [life for life in self.idle if life.left == 0 and not life.in_flight] if self.prefill else []
 
     @property
     def text(self) -> str:

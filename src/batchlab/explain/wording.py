@@ -4,22 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import MEANINGS, Reason
-
-SCALES = ((10**9, "s"), (10**6, "ms"), (10**3, "us"))
-
-
-def duration(time: float, unit: str) -> str:
-    """A time in the clock's unit; ns in whatever unit fits."""
-    if unit == "ns":
-        for scale, name in SCALES:
-            if time >= scale:
-                return f"{time / scale:,.3f} {name}"
-        return f"{time:,.0f} ns"
-    number = f"{time:,}" if isinstance(time, int) else f"{time:,.1f}"
-    return f"{number} {unit}{'' if time == 1 else 's'}"
 
 
 def detail(span: Span, life: Life, lives: dict[str, Life]) -> str:
@@ -114,7 +101,7 @@ def _tokens(span: Span, life: Life, lives: dict[str, Life]) -> str:
 
 
 def _names(ids: tuple[str, ...]) -> str:
-    return ", ".join(shorten(id) for id in ids) or "the head of the queue"
+    return ", ".join(shorten_id(id) for id in ids) or "the head of the queue"
 
 
 _BY_REASON = {

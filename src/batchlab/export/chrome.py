@@ -12,6 +12,7 @@ from typing import IO, Any
 from batchlab.clients.request import Request
 from batchlab.events import Event, Header, Iteration
 from batchlab.export.spans import Mark, Span, Spans
+from batchlab.steps import Step
 
 SCHEDULER, REQUESTS = 1, 2
 """Processes: the scheduler's iterations and counters; a track for each request."""
@@ -49,6 +50,8 @@ class ChromeTrace:
     def close(self) -> None:
         """The last event has come: end what is open, and the document."""
         self._spans.close()
+        for step in self._spans.steps.left():
+            self._step(step)
         for id in list(self._tracks):
             self._leave(id, self._last, {"result": "not ended"})
         for name, values in self._counters.items():
@@ -68,7 +71,17 @@ class ChromeTrace:
         self._event("thread_name", "M", SCHEDULER, 1, None, args={"name": "iterations"})
 
     def _iteration(self, it: Iteration) -> None:
-        """A slice of the scheduler, and what it counts. A counter holds until it is told anew."""
+        """What the scheduler counts, and the steps that are over. A counter holds until it is told anew."""
+        for step in self._spans.steps.over:
+            self._step(step)
+        if it.kv is not None and self._blocks is not None:
+            self._count("KV blocks", it.start, {"used": self._blocks - it.kv["free"], "free": it.kv["free"]})
+        self._count("queue", it.end, {"waiting": it.queue_length})
+        self._last = it.end
+
+    def _step(self, step: Step) -> None:
+        """A slice of the scheduler, from when to when the step ran that an iteration planned."""
+        it = step.line
         prefill = sum(tokens for _, phase, tokens in it.scheduled if phase == "prefill")
         decode = sum(tokens for _, phase, tokens in it.scheduled if phase == "decode")
         decodes = sum(phase == "decode" for _, phase, _ in it.scheduled)
@@ -76,14 +89,10 @@ class ChromeTrace:
         name = f"iteration {it.iteration}"
         if it.idle is not None:
             name, told["idle"] = "idle", it.idle
-        self._slice(name, SCHEDULER, 1, it.start, it.end, told)
-        self._count("batch", it.start, {"decode": decodes, "prefill": len(it.scheduled) - decodes})
+        self._slice(name, SCHEDULER, 1, step.start, step.end, told)
+        self._count("batch", step.start, {"decode": decodes, "prefill": len(it.scheduled) - decodes})
         tokens = {"decode": decode, "prefill": prefill}
-        self._count("tokens", it.start, tokens if it.unused is None else {**tokens, "unused": it.unused})
-        if it.kv is not None and self._blocks is not None:
-            self._count("KV blocks", it.start, {"used": self._blocks - it.kv["free"], "free": it.kv["free"]})
-        self._count("queue", it.end, {"waiting": it.queue_length})
-        self._last = it.end
+        self._count("tokens", step.start, tokens if it.unused is None else {**tokens, "unused": it.unused})
 
     def _count(self, name: str, time: int, values: dict[str, int]) -> None:
         if self._counters.get(name) != values:

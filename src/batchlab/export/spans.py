@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from batchlab.clients.request import Request
 from batchlab.errors import InputError, shorten
 from batchlab.events import End, Event, Header, Iteration
+from batchlab.steps import Steps
 
 KINDS = ("waiting", "prefill", "decode", "held", "preempted", "retrying")
 """waiting: for its first seat of this attempt. prefill, decode: scheduled. held: it has a seat and got no tokens.
@@ -21,9 +22,10 @@ MARKS = ("arrived", "preempted", "first token", "turned away", "rejected", "drop
 class Span:
     """A stretch of one request's life.
 
-    start, end: times in the clock's unit. first, last: the iterations it covers; last < first where it lies between
-    two of them. tokens: those that were scheduled in it, one an iteration of a decode; a prefill has one iteration.
-    cached: tokens that this prefill found in the prefix cache.
+    start, end: times in the clock's unit; of what was scheduled, when its steps ran. first, last: the iterations it
+    covers; last < first where it lies between two of them. tokens: those that were scheduled in it, one an iteration of
+    a decode; a prefill has one iteration. cached: tokens that this prefill found in the prefix cache. Tokens that were
+    computed for nobody, since the request had ended or been preempted before their step ran, have a span without time.
     """
 
     id: str
@@ -38,7 +40,9 @@ class Span:
 
 @dataclass(slots=True)
 class Mark:
-    """A moment of one request's life. detail: why, and for a preemption how."""
+    """A moment of one request's life. iteration: that which planned it, or whose tokens brought it. detail: why, and
+    for a preemption how.
+    """
 
     id: str
     kind: str
@@ -57,6 +61,10 @@ class _Life:
     retry_at: int | None = None
 
 
+Plan = dict[str, tuple[str, int, int]]
+"""What an iteration gave those with a seat: a kind of span, tokens, and those found in the cache."""
+
+
 @dataclass
 class Spans:
     """An observer that tells the spans and marks of all requests, each as soon as it is complete.
@@ -71,6 +79,10 @@ class Spans:
     _lives: dict[str, _Life] = field(default_factory=dict)
     _seated: dict[str, _Life] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
+    steps: Steps = field(default_factory=Steps)
+    """When each step ran."""
+    _flying: deque[tuple[Iteration, Plan]] = field(default_factory=deque)
+    """The plans of steps that are not over, oldest first."""
     _time: int = 0
     _iterations: int = 0
 
@@ -89,7 +101,8 @@ class Spans:
     def close(self, end: End | None = None) -> None:
         """The run is over, or its trace breaks off: spans that are open end here."""
         time = max(self._time, end.time if end is not None else 0)
-        for life in self._lives.values():
+        for id, life in self._lives.items():
+            self._for_nobody(id, life, time)
             self._shut(life, time, self._iterations)
             if life.span is not None and life.span.kind == "retrying":
                 life.span.end = max(life.span.start, time)
@@ -113,10 +126,14 @@ class Spans:
             self._reject(rejection.id, rejection.reason, rejection.retry_at, it)
         for drop in it.dropped:
             self._end(drop.id, "dropped", it.start, it.iteration, f"{drop.result}: {drop.reason}")
-        self._compute(it)
+        self._flying.append((it, self._plan(it)))
+        self.steps.take(it)
+        self._run(it)
+        for _ in self.steps.over:
+            self._flying.popleft()
         for id in it.first_token:
             self._cut(self._find(id), it.end, it.iteration + 1)
-            self.tell(Mark(id, "first token", it.end, it.iteration))
+            self.tell(Mark(id, "first token", it.end, self.steps.running.line.iteration))
         for id in it.completed:
             self._end(id, "completed", it.end, it.iteration + 1, None)
         self._time = it.end
@@ -141,7 +158,9 @@ class Spans:
         outs = Counter(preemption.id for preemption in it.preempted)
         ins = Counter(it.admitted)
         for preemption in it.preempted:
-            self._cut(self._find(preemption.id), it.start, it.iteration)
+            life = self._find(preemption.id)
+            self._for_nobody(preemption.id, life, it.start)
+            self._cut(life, it.start, it.iteration)
             detail = f"{preemption.mode}, {preemption.computed} tokens computed"
             self.tell(Mark(preemption.id, "preempted", it.start, it.iteration, detail))
         for id in (*ins, *(id for id in outs if id not in ins)):
@@ -149,10 +168,13 @@ class Spans:
             life.seated = life.seated + ins[id] - outs[id] > 0
             life.parked = not life.seated and outs[id] > 0
             if life.seated:
+                self._shut(life, it.start, it.iteration)
+                self._told(life)
                 self._seated[id] = life
             else:
                 self._seated.pop(id, None)
-                self._extend(id, life, "preempted" if life.parked else "waiting", it)
+                kind = "preempted" if life.parked else "waiting"
+                self._extend(Span(id, kind, it.start, it.end, it.iteration, it.iteration), life)
 
     def _reject(self, id: str, reason: str, retry_at: int | None, it: Iteration) -> None:
         if retry_at is None:
@@ -166,30 +188,51 @@ class Spans:
         away = Span(id, "retrying", it.start, it.start, it.iteration + 1, it.iteration)
         self._lives[id] = _Life(away, retry_at=retry_at)
 
-    def _compute(self, it: Iteration) -> None:
-        """Spans of those who have a seat."""
+    def _plan(self, it: Iteration) -> Plan:
+        """What those with a seat are given."""
         cached = dict(it.cached)
-        scheduled = set()
+        plan: Plan = {}
         for id, phase, tokens in it.scheduled:
-            if id in scheduled:
+            if id in plan:
                 raise InputError(None, f"request {shorten(id)}", None, "twice in one batch, one entry expected")
-            scheduled.add(id)
-            self._extend(id, self._find(id), phase, it, tokens, cached.get(id, 0))
-        if len(scheduled) < len(self._seated):
-            for id, life in self._seated.items():
-                if id not in scheduled:
-                    self._extend(id, life, "held", it)
+            self._find(id)
+            plan[id] = (phase, tokens, cached.get(id, 0))
+        if len(plan) < len(self._seated):
+            plan |= {id: ("held", 0, 0) for id in self._seated if id not in plan}
+        return plan
 
-    def _extend(self, id: str, life: _Life, kind: str, it: Iteration, tokens: int = 0, cached: int = 0) -> None:
-        """This iteration is of that kind for the request: its span goes on, or a new one begins."""
+    def _run(self, it: Iteration) -> None:
+        """The iteration's time, for those with a seat: that of the step which runs now, whoever planned it."""
+        running = self.steps.running.line
+        plan = next(plan for line, plan in self._flying if line is running)
+        for id, life in self._seated.items():
+            if id in plan:
+                kind, tokens, cached = plan[id]
+                span = Span(id, kind, it.start, it.end, running.iteration, running.iteration, tokens, cached)
+            else:  # it has its seat from a later plan, whose step has to wait
+                number = next(line.iteration for line, later in self._flying if id in later)
+                span = Span(id, "held", it.start, it.end, number, number - 1)
+            self._extend(span, life)
+
+    def _for_nobody(self, id: str, life: _Life, time: int) -> None:
+        """It has no use for the steps in flight that hold it: they show, without time."""
+        for line, plan in self._flying:
+            kind, tokens, cached = plan.pop(id, ("held", 0, 0))
+            if tokens:
+                self._extend(Span(id, kind, time, time, line.iteration, line.iteration, tokens, cached), life)
+
+    def _extend(self, more: Span, life: _Life) -> None:
+        """Its span goes on if this is of the same kind and follows, or a new one begins."""
         span = life.span
-        if span is not None and span.kind == kind != "prefill":
-            span.last, span.end = it.iteration, it.end
-            span.tokens += tokens
+        most = 0 if more.kind == "prefill" else 1  # iterations that it may go on by
+        if span is None or span.kind != more.kind or more.last > span.last + most:
+            self._told(life)
+            life.span = more
             return
-        self._shut(life, it.start, it.iteration)
-        self._told(life)
-        life.span = Span(id, kind, it.start, it.end, it.iteration, it.iteration, tokens, cached)
+        span.end = more.end
+        if more.last >= more.first and more.last > span.last:
+            span.last = more.last
+            span.tokens += more.tokens
 
     def _cut(self, life: _Life, time: int, iteration: int) -> None:
         """Something happens to it: tell what was until then. Who waits goes on waiting from there."""
@@ -207,11 +250,15 @@ class Spans:
     def _end(self, id: str, mark: str, time: int, iteration: int, detail: str | None) -> None:
         """A request ends at that time, before that iteration."""
         life = self._find(id)
+        number = iteration
+        if mark == "completed":
+            number = self.steps.running.line.iteration if life.seated else iteration - 1
+        self._for_nobody(id, life, time)
         self._shut(life, time, iteration)
         self._told(life)
         self._seated.pop(id, None)
         del self._lives[id], self.requests[id]
-        self.tell(Mark(id, mark, time, iteration - (mark == "completed"), detail))
+        self.tell(Mark(id, mark, time, number, detail))
 
     def _told(self, life: _Life) -> None:
         """Tell its span, but for one that has neither time nor iterations."""

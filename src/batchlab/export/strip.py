@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from batchlab.events import Event, Header, Iteration
+from batchlab.events import End, Event, Header, Iteration
+from batchlab.steps import Step, Steps
 
 MOST = 2048
 """Parts at most; then two neighbours become one."""
@@ -14,9 +15,9 @@ MOST = 2048
 class Part:
     """Some iterations that follow each other: sums over them.
 
-    start, end: times in the clock's unit. *_area: a number of requests or blocks, times the time for which it held.
-    batch: requests that were scheduled. queue: requests that waited at an iteration's end. used: KV blocks that were
-    held after its plan.
+    start, end: times in the clock's unit. decode, prefill, unused: of the steps that ended in it. *_area: a number of
+    requests or blocks, times the time for which it held. batch: requests in the step that ran. queue: requests that
+    waited at an iteration's end. used: KV blocks that were held after its plan.
     """
 
     start: int
@@ -52,6 +53,7 @@ class Strip:
     blocks: int | None = None
     """KV blocks that there are, if they are modelled."""
     _each: int = 1
+    _steps: Steps = field(default_factory=Steps)
 
     def __call__(self, event: Event) -> None:
         """Take the next event."""
@@ -60,6 +62,9 @@ class Strip:
             self.blocks = event.limits.get("num_gpu_blocks")
         elif isinstance(event, Iteration):
             self._add(event)
+        elif isinstance(event, End):
+            for step in self._steps.left():
+                self._count(step)
 
     def most_of(self, name: str) -> int:
         """The largest `batch`, `queue` or `used` of any iteration."""
@@ -73,16 +78,27 @@ class Strip:
         part, time = self.parts[-1], it.end - it.start
         part.end = it.end
         part.iterations += 1
-        for _, phase, tokens in it.scheduled:
+        self._steps.take(it)
+        for step in self._steps.over:
+            self._count(step)
+        used = 0 if it.kv is None or self.blocks is None else self.blocks - it.kv["free"]
+        for name, value in (
+            ("batch", len(self._steps.running.line.scheduled)),
+            ("queue", it.queue_length),
+            ("used", used),
+        ):
+            setattr(part, f"{name}_area", getattr(part, f"{name}_area") + value * time)
+            setattr(part, f"{name}_most", max(getattr(part, f"{name}_most"), value))
+
+    def _count(self, step: Step) -> None:
+        """The tokens of a step that is over."""
+        part = self.parts[-1]
+        for _, phase, tokens in step.line.scheduled:
             if phase == "decode":
                 part.decode += tokens
             else:
                 part.prefill += tokens
-        part.unused += it.unused or 0
-        used = 0 if it.kv is None or self.blocks is None else self.blocks - it.kv["free"]
-        for name, value in (("batch", len(it.scheduled)), ("queue", it.queue_length), ("used", used)):
-            setattr(part, f"{name}_area", getattr(part, f"{name}_area") + value * time)
-            setattr(part, f"{name}_most", max(getattr(part, f"{name}_most"), value))
+        part.unused += step.line.unused or 0
 
     def _halve(self) -> None:
         """Two neighbours become one; the last may stay alone."""

@@ -12,44 +12,45 @@ from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.export.spans import Spans
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.table import writer_of
+from batchlab.steps import Step, Steps
 
 ROWS = 1 << 14
 """Rows of a record batch: so many iterations are in memory at once."""
 
 
-def _tokens(phase: str) -> Callable[[Iteration], int]:
-    return lambda it: sum(tokens for _, kind, tokens in it.scheduled if kind == phase)
+def _tokens(phase: str) -> Callable[[Step], int]:
+    return lambda step: sum(tokens for _, kind, tokens in step.line.scheduled if kind == phase)
 
 
-def _kv(name: str) -> Callable[[Iteration], int | None]:
-    return lambda it: None if it.kv is None else it.kv[name]
+def _kv(name: str) -> Callable[[Step], int | None]:
+    return lambda step: None if step.line.kv is None else step.line.kv[name]
 
 
-COLUMNS: dict[str, Callable[[Iteration], int | str | None]] = {
-    "iteration": lambda it: it.iteration,
-    "start": lambda it: it.start,
-    "end": lambda it: it.end,
-    "arrived": lambda it: len(it.arrived),
-    "rejected": lambda it: sum(rejection.retry_at is None for rejection in it.rejected),
-    "retries": lambda it: sum(rejection.retry_at is not None for rejection in it.rejected),
-    "dropped": lambda it: len(it.dropped),
-    "preempted": lambda it: len(it.preempted),
-    "admitted": lambda it: len(it.admitted),
-    "batch": lambda it: len(it.scheduled),
+COLUMNS: dict[str, Callable[[Step], int | str | None]] = {
+    "iteration": lambda step: step.line.iteration,
+    "start": lambda step: step.start,
+    "end": lambda step: step.end,
+    "arrived": lambda step: len(step.line.arrived),
+    "rejected": lambda step: sum(rejection.retry_at is None for rejection in step.line.rejected),
+    "retries": lambda step: sum(rejection.retry_at is not None for rejection in step.line.rejected),
+    "dropped": lambda step: len(step.line.dropped),
+    "preempted": lambda step: len(step.line.preempted),
+    "admitted": lambda step: len(step.line.admitted),
+    "batch": lambda step: len(step.line.scheduled),
     "prefill_tokens": _tokens("prefill"),
     "decode_tokens": _tokens("decode"),
-    "cached_tokens": lambda it: sum(tokens for _, tokens in it.cached),
-    "padding": lambda it: it.padding,
-    "unused": lambda it: it.unused,
-    "first_tokens": lambda it: len(it.first_token),
-    "completed": lambda it: len(it.completed),
-    "queue": lambda it: it.queue_length,
-    "active": lambda it: it.active if isinstance(it.active, int) else len(it.active),
+    "cached_tokens": lambda step: sum(tokens for _, tokens in step.line.cached),
+    "padding": lambda step: step.line.padding,
+    "unused": lambda step: step.line.unused,
+    "first_tokens": lambda step: 0 if step.out is None else len(step.out.first_token),
+    "completed": lambda step: 0 if step.out is None else len(step.out.completed),
+    "queue": lambda step: step.line.queue_length,
+    "active": lambda step: step.line.active if isinstance(step.line.active, int) else len(step.line.active),
     "kv_free": _kv("free"),
     "kv_free_after": _kv("free_after"),
     "kv_moved": _kv("moved"),
-    "idle": lambda it: it.idle,
-    "note": lambda it: it.note,
+    "idle": lambda step: step.line.idle,
+    "note": lambda step: step.line.note,
 }
 """The columns of the iterations."""
 TEXTS = ("idle", "note")
@@ -62,7 +63,8 @@ class IterationRows:
         self._file, self._ending = file, ending
         self._schema: Any = None
         self._writer: Any = None
-        self._rows: list[Iteration] = []
+        self._steps = Steps()
+        self._rows: list[Step] = []
 
     def __call__(self, event: Event) -> None:
         """Take the next event."""
@@ -72,12 +74,14 @@ class IterationRows:
             self._schema = pa.schema(fields, metadata=about)
             self._writer = writer_of(self._file, self._ending, self._schema)
         elif isinstance(event, Iteration):
-            self._rows.append(event)
-            if len(self._rows) == ROWS:
+            self._steps.take(event)
+            self._rows += self._steps.over
+            if len(self._rows) >= ROWS:
                 self._flush()
 
     def close(self) -> None:
         """The last event has come."""
+        self._rows += self._steps.left()
         self._flush()
         self._writer.close()
 

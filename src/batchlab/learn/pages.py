@@ -10,7 +10,8 @@ from batchlab.events import Event, Header, Iteration
 from batchlab.explain.explainer import Explainer
 from batchlab.explain.lives import Life
 from batchlab.explain.reasons import Reason
-from batchlab.explain.wording import detail, duration
+from batchlab.explain.wording import detail
+from batchlab.units import duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from batchlab.errors import shorten
+from batchlab.errors import shorten_id
 from batchlab.events import End, Iteration
 from batchlab.explain.finding import Finding, Trouble
 from batchlab.explain.lives import Life, Span
@@ -55,6 +56,8 @@ class Timeline(Trouble):
         self._most = most_segments * SEGMENT
         self._segments = array("q")
         self._rows: dict[str, int] = {}
+        self._planned: deque[tuple[int, ...]] = deque()
+        """Slots of iterations whose steps are not over."""
         self._open: dict[str, list[int]] = {}
         """By id: row, first iteration, kind, value."""
         self._text_of: dict[str, int] = {"": 0}
@@ -88,9 +91,13 @@ class Timeline(Trouble):
             self._set(life.id, now, SEATED, self._said(seated(life, moment, state), life, state, line))
         for id in line.completed:
             self._close(id, now)
-        self.slots.add(*self._figures(moment, state), *self._why(found, state, line))
+        self._planned.append((*self._figures(moment, state), *self._why(found, state, line)))
         while len(self._segments) > self._most and self.every < len(self.lives):
             self._thin()
+
+    def ran(self, moment: Moment) -> None:
+        """When its step ran is where an iteration stands in time."""
+        self.slots.add(moment.began, moment.began + moment.took, *self._planned.popleft())
 
     def _move(self, line: Iteration, state: State) -> None:
         """Those who joined the queue, left it for good, or went away for a while."""
@@ -118,7 +125,7 @@ class Timeline(Trouble):
         used = 0 if line.kv is None or blocks is None else blocks - line.kv["free_after"]
         active = line.active if isinstance(line.active, int) else len(line.active)
         work = (moment.prefill, moment.decode, line.unused or 0, len(line.scheduled))
-        return line.start, line.end, *work, line.queue_length, active, used
+        return *work, line.queue_length, active, used
 
     def _why(self, found: Verdict | None, state: State, line: Iteration) -> tuple[int, ...]:
         if found is None:
@@ -134,7 +141,7 @@ class Timeline(Trouble):
         order = latest = 0
         if found.latest is not None and first.index < found.latest.index:
             latest = found.latest.index
-            text = f"{shorten(found.latest.id)} came later and has a seat; limit: {found.reason.label}"
+            text = f"{shorten_id(found.latest.id)} came later and has a seat; limit: {found.reason.label}"
             order = self._text(f"{Reason.ORDER.label}: {text}", Reason.ORDER)
         return head, rest, order, who, latest
 
