@@ -137,7 +137,7 @@ def bench(url: str, **given: Any) -> None:
     asked = question("ns", given["slo"], given["goodput"], None)
     run, requests = _load(given)
     plan, where = _plan(given, run), _where(url, given)
-    _check_outputs(given, run)
+    _check_outputs(given)
     with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
         table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
         detailed = files.enter_context(whole_file(given["save_detailed"])) if given["save_detailed"] else None
@@ -304,7 +304,7 @@ def _interval(seconds: float) -> float:
     return seconds
 
 
-def _check_outputs(given: dict[str, Any], run: Any) -> None:
+def _check_outputs(given: dict[str, Any]) -> None:
     """No output is another one, and each can be what is asked of it. Raises InputError."""
     if given["requests"]:
         from batchlab.metrics.table import ending_of
@@ -316,8 +316,6 @@ def _check_outputs(given: dict[str, Any], run: Any) -> None:
     for path in named:
         if named.count(path) > 1:
             raise InputError(path, None, None, "is named twice, as input or output")
-    if given["save_run"] and None in (run.limits.max_num_seqs, run.limits.max_num_batched_tokens):
-        raise InputError("--save-run", None, None, "needs max_num_seqs and max_num_batched_tokens in the scenario")
 
 
 def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], table: Any, detailed: Any) -> None:
@@ -332,7 +330,7 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
     if given["save_run"] and not found["results"].get("completed"):
         found["notes"].append(f"{given['save_run']}: not written: no request was completed")
     elif given["save_run"]:
-        outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
+        outputs.write_run(result, Path(given["save_run"]), run)
 
 
 def _predicted(run: Any, plan: Any) -> dict[str, Any]:

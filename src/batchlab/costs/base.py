@@ -61,4 +61,4 @@ def timer(cost: CostModel) -> StepTime:
 
 def whole(time: float) -> int:
     """A time in whole units, rounded half up, at least 1: what a step takes on the clock."""
-    return max(1, math.floor(time + 0.5))
+    return max(1, math.floor(time + 0.5)) if time < LONGEST else LONGEST  # also what is infinite or no number
