@@ -17,6 +17,7 @@ from batchlab.cli.answers import SeveralWords
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import scenario_options
+from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.settings import MOST_TOKENS
@@ -148,6 +149,7 @@ def bench(url: str, **given: Any) -> None:
         found = document(result, asked)
         if given["predict"]:
             found["predicted"] = _predicted(run, plan)
+            found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
             if plan.max_concurrency is not None:
                 found["notes"].append("the prediction knows no cap on requests in flight")
         _write(result, found, run, given, table, detailed)

@@ -69,10 +69,11 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
             raise InputError(None, "engine", engine, "must be a table of settings")
         return model, _engine(engine)
     except InputError as error:
-        if scenario is None and error.file is None and not places:
-            error.file = "batchlab cost"
-            if error.place == "cost.llm" and error.value is None:
-                error.expected = "is missing: give a SCENARIO, or --gpu and --llm (`batchlab catalog` lists them)"
+        if scenario is None and error.file is None:
+            if error.place == "cost.llm" and error.expected == "is missing":
+                error.expected += ": give a SCENARIO, or --gpu and --llm (`batchlab catalog` lists them)"
+            if not places or error.place == "cost.llm":
+                error.file = "batchlab cost"
         raise Scenario("", "", [], {}, scenario or "batchlab cost", places).locate(error) from error.__cause__
 
 
