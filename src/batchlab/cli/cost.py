@@ -70,9 +70,10 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
         return model, _engine(engine)
     except InputError as error:
         if scenario is None and error.file is None:
-            if error.place == "cost.llm" and error.expected == "is missing":
-                error.expected += ": give a SCENARIO, or --gpu and --llm (`batchlab catalog` lists them)"
-            if not places or error.place == "cost.llm":
+            missing = error.place == "cost.llm" and error.expected == "is missing"
+            if missing:
+                error.expected = "is missing: give a SCENARIO, or --gpu and --llm (`batchlab catalog` lists them)"
+            if missing or not places:
                 error.file = "batchlab cost"
         raise Scenario("", "", [], {}, scenario or "batchlab cost", places).locate(error) from error.__cause__
 
