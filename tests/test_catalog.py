@@ -80,6 +80,11 @@ def test_every_gpu_reads_and_has_an_origin() -> None:
     assert catalog.find_gpu("h100-sxm").tflops == 989 and not catalog.find_gpu("a100-40").fp8
 
 
+def test_names_are_found_as_vendors_write_them() -> None:
+    assert catalog.find_gpu("L40S") == catalog.find_gpu("l40s")
+    assert catalog.find_llm("Qwen2.5-7B") == catalog.find_llm("qwen2.5-7b")
+
+
 @pytest.mark.parametrize(
     ("find", "name", "told"),
     [
