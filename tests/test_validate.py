@@ -655,6 +655,22 @@ def test_a_trace_of_any_policy_is_predicted_by_its_own_rules(tmp_path: Path, pol
     assert run.vllm_version is None
 
 
+def test_clients_that_come_again_do_so_in_the_prediction(tmp_path: Path) -> None:
+    """A queue with room for one: who finds it full comes again, and is served in the end."""
+    requests = [{"id": f"r{k}", "arrival": 0, "prompt": 8, "output": 4} for k in range(4)]
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 100}
+    engine = {"policy": "continuous", "max_num_seqs": 1, "max_num_batched_tokens": 8, "max_queue": 1}
+    workload = {"requests": requests, "retry": {"limit": 9, "wait": 150}}
+    run = build({"engine": engine, "cost": cost, "queue": {"order": "priority"}, "workload": workload}).runs[0]
+    summary = Summary()
+    with (tmp_path / "t.jsonl").open("w") as file:
+        simulate(run, [summary, TraceWriter(file, summary)])
+    assert sum(result.attempts > 1 for result in summary.results) > 0
+    measured = traced(tmp_path / "t.jsonl")
+    found = replay(prepare(measured, costs.build(cost), {}))
+    assert found.last == pytest.approx(measured.last) and np.isfinite(measured.last).all()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

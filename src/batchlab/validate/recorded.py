@@ -73,7 +73,7 @@ class Recorded:
     itl: dict[str, Any] | None = None
     """Figures of the gaps between tokens in ns, where the time of every token is known."""
     sections: Mapping[str, Any] = field(default_factory=dict)
-    """[queue] and [run], where they are not the default."""
+    """[queue], [run] and [workload] but for its requests, where they are not the default."""
 
     @property
     def vllm_version(self) -> str | None:

@@ -101,7 +101,10 @@ def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
         **run.sections,
         "engine": {"policy": "vllm", **run.engine, **settings},
         "cost": {},
-        "workload": {"requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}]},
+        "workload": {
+            **run.sections.get("workload", {}),
+            "requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}],
+        },
     }
     source = {"name": run.folder.name, "sha256": None, "requests": len(run.requests)}
     try:

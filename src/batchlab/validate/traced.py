@@ -101,7 +101,7 @@ def traced(path: Path) -> Recorded:
 
 
 def sections_of(header: Header) -> dict[str, dict[str, Any]]:
-    """A scenario's [engine], [queue] and [run] that make a run of this header. Raises InputError.
+    """A scenario's [engine], [queue], [run] and [workload] that make a run of this header. Raises InputError.
 
     Limits have the policy's own names; of the blocks it may keep some for itself.
     """
@@ -122,6 +122,8 @@ def sections_of(header: Header) -> dict[str, dict[str, Any]]:
             found["queue"]["aging"] = queue["aging"]
     if header.deadlines != "keep":
         found["run"] = {"deadlines": header.deadlines}
+    if header.retry is not None:
+        found["workload"] = {"retry": header.retry}
     return found
 
 
