@@ -5,6 +5,7 @@ import contextlib
 import json
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ from batchlab.bench.load import Measured, Plan
 from batchlab.bench.prompts import Prompts
 from batchlab.bench.run import Where, bench
 from batchlab.bench.scrape import Sample, parse
-from batchlab.bench.target import Target, base_of
+from batchlab.bench.target import Target, base_of, find, session
 from batchlab.cli.main import cli
+from batchlab.clients.identity import prompt_runs
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
@@ -261,7 +263,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def another(handler: Handler, models: Any = ("m",)) -> AsyncIterator[str]:
+async def another(handler: Handler, models: Any = ("m",), version: Any = None) -> AsyncIterator[str]:
     """Another server, which answers completions as it likes."""
 
     async def named(request: web.Request) -> web.StreamResponse:
@@ -269,6 +271,12 @@ async def another(handler: Handler, models: Any = ("m",)) -> AsyncIterator[str]:
 
     app = web.Application()
     app.add_routes([web.get("/v1/models", named), web.post("/v1/completions", handler)])
+    if version is not None:
+
+        async def told(request: web.Request) -> web.StreamResponse:
+            return web.json_response(version)
+
+        app.add_routes([web.get("/version", told)])
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -406,7 +414,7 @@ def test_files_that_others_read(tmp_path: Path) -> None:
 
     (scenario,) = load(EXAMPLE).runs
     with outputs.run_folder(tmp_path / "run"):
-        outputs.write_run(result, tmp_path / "run", outputs.engine_meta(scenario))
+        outputs.write_run(result, tmp_path / "run", replace(scenario, requests=requests))
     run = recorded(tmp_path / "run")
     assert run.requests.field("output") == [r.output for r in requests[:6]]
     assert run.first == pytest.approx(
@@ -415,6 +423,41 @@ def test_files_that_others_read(tmp_path: Path) -> None:
     assert run.series
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks", "async_scheduling")
     assert [run.engine[name] for name in names] == [8, 256, 2048, 513, False]
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_saved_run_keeps_what_is_known_of_it(tmp_path: Path, text: bool) -> None:
+    """Shared prefixes, limits, priorities and the engine's settings; not what a server of words counts itself."""
+    (scenario,) = load(EXAMPLE).runs
+    runs = ((0, 0, 32),)
+    requests = [
+        Request(f"q{k}", k * 20 * MS, 40, 3, 9, k % 2, tokens=TokenIdentity((*runs, (-2 * k - 1, 0, 8)), -2 * k - 2))
+        for k in range(4)
+    ]
+    result, _ = measured(a_run(), requests, plan=Plan(exact=True, text=text))
+    with outputs.run_folder(tmp_path / "run"):
+        outputs.write_run(result, tmp_path / "run", replace(scenario, requests=requests))
+    run = recorded(tmp_path / "run")
+    assert [request.priority for request in run.requests] == [0, 1, 0, 1]
+    assert [request.max_tokens for request in run.requests] == [3] * 4
+    assert run.engine["policy"] == scenario.engine and run.tensor_parallel is None
+    assert run.vllm_version is None and any("measured by a client" in note for note in run.notes)
+    known = [prompt_runs(run.requests, k, request) for k, request in enumerate(run.requests)]
+    shared = {of[0] for of in known}
+    assert len(shared) == (4 if text else 1) and len({of[-1][0] for of in known}) == 4
+    if not text:
+        assert next(iter(shared))[1:] == (0, 32)
+
+
+@pytest.mark.parametrize(
+    ("answer", "version"), [({"version": "0.32.0+cpu"}, "0.32.0"), ([3], None), ({"version": 3}, None), (None, None)]
+)
+def test_the_version_that_a_server_says(answer: Any, version: str | None) -> None:
+    async def main() -> str | None:
+        async with another(says("full", status=429), version=answer) as url, session({}) as http:
+            return (await find(http, url, "openai", None, None, {})).version
+
+    assert asyncio.run(main()) == version
 
 
 @pytest.mark.parametrize(

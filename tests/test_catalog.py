@@ -80,6 +80,11 @@ def test_every_gpu_reads_and_has_an_origin() -> None:
     assert catalog.find_gpu("h100-sxm").tflops == 989 and not catalog.find_gpu("a100-40").fp8
 
 
+def test_names_are_found_as_vendors_write_them() -> None:
+    assert catalog.find_gpu("L40S") == catalog.find_gpu("l40s")
+    assert catalog.find_llm("Qwen2.5-7B") == catalog.find_llm("qwen2.5-7b")
+
+
 @pytest.mark.parametrize(
     ("find", "name", "told"),
     [
@@ -256,6 +261,11 @@ MLA = {"kv_lora_rank": 512, "num_key_value_heads": 32}
             {"quantization_config": {"quant_method": ["fp8"]}},
             "quantization_config.quant_method: ['fp8']: must be a text",
         ),
+        (
+            MOE | {"num_experts_per_tok": 2, "mlp_only_layers": ["1"]},
+            "mlp_only_layers: ['1']: must be a list",
+        ),
+        (MOE | {"num_experts_per_tok": 2, "moe_layer_freq": [1] * 31 + ["x"]}, "moe_layer_freq: [1, 1"),
         ({"layer_types": ["full_attention"]}, "layer_types: ['full_attention']: must be a list of 32 entries"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: 'linear_attention': layers other than attention"),
         (MOE | {"num_experts_per_tok": 9}, "9 experts a token, of only 8"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from batchlab import costs
 from batchlab.core.work import Work
+from batchlab.costs.distserve import DistServe
 from batchlab.costs.grid import Grid, left_out
 from batchlab.costs.linear import Linear
 from batchlab.costs.operators import Operators, capture_sizes
@@ -448,6 +449,23 @@ def test_distserves_fit() -> None:
         settings = {"model": "distserve", "prefill": [1.0, 0.0, 0.0], "decode": [1.0, 0.0, 0.0], **bad}
         with pytest.raises(InputError, match=r"cost\."):
             costs.build(settings)
+
+
+def test_a_fit_of_distserve_that_gives_no_time_says_so() -> None:
+    cost = DistServe([-5.0, 0.0, 0.0], [1.0, 0.0, 0.0])
+    work = Work()
+    work.prefill_tokens = work.context_tokens = work.prefill_context = 8
+    work.chunks = [(8, 0)]
+    assert cost.duration(work) == 1
+    assert cost.remarks() == ["1 of 1 steps take no time by this fit, and 1 ns here"]
+    with pytest.raises(InputError, match="threshold: 0: must be a batch of at least 1"):
+        DistServe([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], [1.0, 1.0, 1.0], 0)
+
+
+@pytest.mark.parametrize("section", [{"model": "table", "file": ""}, {"model": "operators", "profile": ""}])
+def test_a_file_without_a_name_is_none(section: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="must not be empty"):
+        costs.build(section)
 
 
 def test_a_cost_from_another_file(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ from pydantic import ValidationError
 from batchlab import Iteration, Limits, Request, Run, simulate
 from batchlab.cli import main
 from batchlab.costs.lines import Line
+from batchlab.errors import InputError
 from batchlab.policies.fastertransformer import FasterTransformer
 from batchlab.policies.orca import Orca
 from batchlab.published import loads
 from batchlab.published.record import Record, Value
-from batchlab.published.records import RECORDS
+from batchlab.published.records import RECORDS, find
 from batchlab.published.reproductions import anyscale, orca, reproduce, sarathi, vllm
 from batchlab.published.result import Compared, Constant, Reproduction, Varied
 from batchlab.published.schedulers import Buddies, BuddyOrca, TakingTurns
@@ -332,6 +333,21 @@ def test_an_unknown_name_is_told_the_nearest(call: Call) -> None:
     assert (code, out) == (2, "")
     assert "did you mean 'orca-175b'?" in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("orca", "(did you mean 'orca-175b' or 'orca-101b-ft'?); `batchlab published` lists them"),
+        ("Orca-175B", "(did you mean 'orca-175b'?)"),
+        ("nonesuch", "; there are orca-175b, orca-101b-ft, anyscale-static, "),
+        ("", "; there are orca-175b"),
+    ],
+)
+def test_an_unknown_name_is_told_what_there_is(name: str, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        find(name)
+    assert f"no such result{' ' if told.startswith('(') else ''}{told}" in str(caught.value)
 
 
 def test_asking_for_what_cannot_be_reproduced_exits_with_1(call: Call) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchlab import Summary, load, simulate, verify
 from batchlab.catalog import find_gpu, find_llm
 from batchlab.cli import main
+from batchlab.cli.main import cli
 from batchlab.core.work import Work
 from batchlab.costs import build
+from batchlab.costs.base import LONGEST, whole
 from batchlab.costs.roofline import Roofline
 from batchlab.errors import InputError
 
@@ -423,11 +426,39 @@ def test_cost_command_of_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere.toml"], "nowhere.toml: cannot be read"),
         (["--llm", "opt-13b", "--set", "cost=3"], "must be SECTION.KEY=VALUE"),
         ([str(EXAMPLE), "--set", "engine.block_size=0"], "must be at least 1"),
+        (["--gpu", "l40s"], "cost.llm: is missing: give a SCENARIO, or --gpu and --llm"),
+        (
+            ["--gpu", "l40s", "--llm", "qwen2.5-7b", "--set", "engine.gpu_memory_utilisation=0.5"],
+            "--set engine.gpu_memory_utilisation: unknown key (did you mean 'gpu_memory_utilization'?)",
+        ),
+        (
+            ["--gpu", "l40s", "--llm", "qwen2.5-7b", "--set", "engin.block_size=8"],
+            "--set engin.block_size: no such section (did you mean 'engine'?)",
+        ),
+        ([str(EXAMPLE), "--set", "engine.max_num_seq=8"], "unknown key (did you mean 'max_num_seqs'?)"),
+        (["--gpu", "l40s", "--llm", "qwen2.5-7b", "--set", "cost.tflops=1e-300"], "tflops: 1e-300: must be at least"),
     ],
 )
 def test_cost_command_refuses(capsys: pytest.CaptureFixture[str], words: list[str], told: str) -> None:
     code, out, err = command(capsys, "cost", *words)
     assert (code, out) == (2, "") and told in err and err.count("\n") == 1
+
+
+def test_tables_of_a_narrow_terminal_are_folded_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60 columns: every number of the wide table stands somewhere, whole."""
+    for words in (["cost", "--gpu", "h100-sxm", "--llm", "llama-3.1-8b"], ["catalog"]):
+        shown = []
+        for width in (200, 60):
+            monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", width)
+            shown.append(CliRunner().invoke(cli, words).stdout)
+        wide, narrow = shown
+        table = [line for line in narrow.splitlines() if "GB" not in line or "link" in line]
+        assert set(wide.split()) <= set(narrow.split())
+        assert max(map(len, (line.rstrip() for line in table))) <= 60
+
+
+def test_no_time_is_beyond_the_clock() -> None:
+    assert [whole(time) for time in (0.2, 1.5, 2.0**70, math.inf, math.nan)] == [1, 2, LONGEST, LONGEST, LONGEST]
 
 
 def test_catalog_command(capsys: pytest.CaptureFixture[str]) -> None:

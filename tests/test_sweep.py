@@ -276,3 +276,29 @@ def test_a_process_killed_outright_is_resumed(scenario, tmp_path):
     assert told[0] >= 2
     sweeping.run(asked, tmp_path / "whole.parquet", 1)
     assert (tmp_path / "parts.parquet").read_bytes() == (tmp_path / "whole.parquet").read_bytes()
+
+
+def test_runs_that_leave_the_fitted_range_say_so(tmp_path: Path) -> None:
+    """Steps of 8 decodes, fitted to 1 and 2: sweep, tune and capacity say it as a single run does."""
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        '[engine]\npolicy = "vllm"\nmax_num_seqs = 8\nmax_num_batched_tokens = 512\n'
+        '[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 100_000_000\nfitted = { decodes = [1, 2] }\n'
+        '[workload.generate]\nnum_prompts = 60\nseed = 1\narrivals = "poisson"\nrequest_rate = 5\n'
+        'prompt = { distribution = "fixed", value = 100 }\noutput = { distribution = "fixed", value = 10 }\n'
+    )
+    said = CliRunner().invoke(cli, ["run", str(scenario)]).stderr
+    remark = said.removeprefix("batchlab: ").strip()
+    assert "steps lie outside the fitted decodes, 1 to 2" in remark
+    output = tmp_path / "t.parquet"
+    swept = CliRunner().invoke(
+        cli, ["sweep", str(scenario), "--grid", "engine.max_num_seqs=8,9", "-o", str(output), "--jobs", "1"]
+    )
+    assert f"in 2 of 2 runs, as in the first of them: {remark}" in swept.stderr
+    assert pq.read_table(output)["remarks"].to_pylist()[0] == remark
+    tuned = CliRunner().invoke(
+        cli, ["tune", str(scenario), "--slo", "ttft:p99<=9s", "--space", "engine.max_num_seqs=8,9", "--jobs", "1"]
+    )
+    assert f"in 2 of 2 runs, as in the first of them: {remark}" in tuned.stderr
+    found = CliRunner().invoke(cli, ["capacity", str(scenario), "--slo", "ttft:p99<=9s", "--jobs", "1"])
+    assert "at this rate" in found.stderr and "steps lie outside the fitted decodes, 1 to 2" in found.stderr

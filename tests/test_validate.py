@@ -3,7 +3,9 @@
 import json
 import random
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 import profiles
 import pytest
 from click.testing import CliRunner
+from test_recordings import as_recording
 
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
 from batchlab.cli.main import cli
@@ -19,10 +22,14 @@ from batchlab.costs.linear import Linear
 from batchlab.costs.roofline import Roofline
 from batchlab.costs.table import Table
 from batchlab.errors import InputError
+from batchlab.policies import find as find_policy
+from batchlab.policies import settings_of
 from batchlab.policies.vllm import Vllm
+from batchlab.scenario import build
 from batchlab.validate.compare import amplification, compared
 from batchlab.validate.recorded import recorded
 from batchlab.validate.replay import Replay, prepare, replay
+from batchlab.validate.traced import traced
 
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 TRUE = {"per_iteration": 9e6, "prefill_token": 40_000.0, "decode_token": 60_000.0, "context_token": 30.0}
@@ -310,6 +317,9 @@ def test_a_bad_record_is_told_by_line(tmp_path: Path, change: dict[str, object],
 def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", 1, count=5)
     meta = folder / "meta.json"
+    refused = invoke("validate", folder, "--cost", cost_file(folder), "--set", "max_num_seq=3")
+    expected = "--set: max_num_seq: no setting of policy vllm (did you mean 'max_num_seqs'?)"
+    assert str(refused.exception) == expected
     for text, message in (
         ("{}", "engine_kwargs.max_num_seqs: is missing"),
         ("[]", "must be a JSON object"),
@@ -320,9 +330,6 @@ def test_what_a_run_lacks_is_told(tmp_path: Path) -> None:
         meta.write_text(text)
         with pytest.raises(InputError, match=message):
             recorded(folder)
-    refused = invoke("validate", folder, "--cost", cost_file(folder), "--set", "max_num_seq=3")
-    expected = "--set: max_num_seq: no setting of policy vllm (did you mean 'max_num_seqs'?)"
-    assert str(refused.exception) == expected
     meta.unlink()
     with pytest.raises(InputError, match=r"meta\.json: cannot be read"):
         recorded(folder)
@@ -531,3 +538,209 @@ def test_measured_runs_are_predicted_from_profiles(gpu: str, sms: int, unequal: 
         for figure in ("mean", "p99"):
             assert abs(cells[name][figure]["error_pct"]) < bound
     assert np.isfinite([cell["predicted"] for of in cells.values() for cell in of.values()]).all()
+
+
+# What a recording, or a client, knows of a run
+
+
+RECORDED = Path(__file__).resolve().parent.parent / "examples" / "recorded-vllm.jsonl"
+
+
+def slow_cost(folder: Path) -> Path:
+    path = folder / "slow.toml"
+    path.write_text('[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 120_000_000\n')
+    return path
+
+
+def test_a_recording_of_a_live_engine_is_predicted(tmp_path: Path) -> None:
+    """It has no end line and no output lengths: these are the tokens that each request got, counted here by hand."""
+    lines = [json.loads(line) for line in RECORDED.read_text().splitlines()]
+    tokens: dict[str, int] = {}
+    for line in lines[1:]:
+        for id, phase, _ in line.get("scheduled", ()):
+            tokens[id] = tokens.get(id, 0) + (phase == "decode")
+        for id in line.get("prefill_done", ()):
+            tokens[id] = tokens.get(id, 0) + 1
+    run = traced(RECORDED)
+    assert dict(zip((r.id for r in run.requests), run.output, strict=True)) == tokens
+    assert run.vllm_version == "0.32.0" and run.notes == []
+    found = json.loads(invoke("validate", RECORDED, "--cost", slow_cost(tmp_path), "--json").stdout)
+    assert found["requests"] == 6 and found["preemptions"] == 1
+    gaps = [
+        at - before
+        for id in tokens
+        for before, at in pairwise(
+            line["end"]
+            for line in lines
+            if line["type"] == "iteration" and (id in line["prefill_done"] or [id, "decode", 1] in line["scheduled"])
+        )
+    ]
+    assert found["latency_s"]["itl"]["mean"]["measured"] == pytest.approx(sum(gaps) / len(gaps) / 1e9)
+
+
+@pytest.mark.parametrize("cut", [30, 33, 36])
+def test_a_recording_that_breaks_off_has_what_it_has(tmp_path: Path, cut: int) -> None:
+    lines = RECORDED.read_text().splitlines()
+    path = tmp_path / "cut.jsonl"
+    path.write_text("\n".join(lines[:cut]) + "\n" + lines[cut][:70])
+    done = sum(len(json.loads(line).get("completed", ())) for line in lines[:cut])
+    run = traced(path)
+    assert sum(np.isfinite(run.last)) == done
+    assert run.notes == [f"{6 - done} of 6 requests were not completed: load, but in no latency"]
+    assert invoke("validate", path, "--cost", slow_cost(tmp_path)).exit_code == 0
+    assert invoke("calibrate", path, "-o", tmp_path / "fit.toml").exit_code == 0
+
+
+def test_a_client_that_gave_up_gives_up_in_the_prediction_too(tmp_path: Path) -> None:
+    """A recording tells it by the drop alone; the request would else run to its max_tokens."""
+    requests = [Request("a", 0, 8, 30, 30), Request("b", 0, 8, 200, 200, cancel_at=1000)]
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 100}
+    trace_of(tmp_path / "t.jsonl", cost, Vllm(), requests)
+    lines = as_recording([json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()])
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = traced(path)
+    assert [request.cancel_at for request in run.requests] == [None, 1000]
+    found = replay(prepare(run, costs.build(cost), {}))
+    assert found.steps == 30 and found.last[0] == pytest.approx(run.last[0])
+
+
+def test_the_names_of_blocks_say_which_prompts_share_tokens(tmp_path: Path) -> None:
+    """Two prompts of 64 tokens, the first 48 of them the same: the second computes 16, in half the time."""
+    requests = [{"id": id, "arrival": at, "prompt": 64, "output": 2} for id, at in (("a", 0), ("b", 5000))]
+    for request in requests:
+        request["prefix"] = [["p", 48]]  # type: ignore[assignment]
+    engine = {"policy": "vllm", "max_num_seqs": 4, "max_num_batched_tokens": 64, "num_gpu_blocks": 40}
+    engine |= {"block_size": 16, "enable_prefix_caching": True}
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 10, "prefill_token": 10}
+    run = build({"engine": engine, "cost": cost, "workload": {"requests": requests}}).runs[0]
+    summary = Summary()
+    with (tmp_path / "t.jsonl").open("w") as file:
+        simulate(run, [summary, TraceWriter(file, summary)])
+    lines = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()]
+    assert "is not in this trace" in traced(tmp_path / "t.jsonl").notes[0]
+    for request in lines[0]["requests"]:
+        request["blocks"] = ["x", "y", "z", f"own {request['id']}"]
+    path = tmp_path / "named.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    measured = traced(path)
+    assert measured.notes == []
+    found = replay(prepare(measured, costs.build(cost), {}))
+    assert found.cached_tokens == 48
+    assert [first - sent for first, sent in zip(found.first, found.sent, strict=True)] == pytest.approx(
+        [650e-9, 170e-9]
+    )
+
+
+@pytest.mark.parametrize("policy", ["sarathi", "orca", "triton", "static", "tensorrt-llm"])
+def test_a_trace_of_any_policy_is_predicted_by_its_own_rules(tmp_path: Path, policy: str) -> None:
+    """Limits go by the policy's own names; the same cost gives the same times."""
+    own: dict[str, dict[str, Any]] = {
+        "sarathi": {"max_num_seqs": 4, "token_budget": 64},
+        "orca": {"max_bs": 4, "n_slots": 4000},
+        "triton": {"max_batch_size": 4},
+        "static": {"max_num_seqs": 4, "max_num_batched_tokens": 512},
+        "tensorrt-llm": {"max_batch_size": 4, "max_num_tokens": 512},
+    }
+    engine = {"policy": policy, **{k: v for k, v in own[policy].items() if k in settings_of(find_policy(policy))}}
+    requests = [{"id": f"r{k}", "arrival": 300 * k, "prompt": 20 + k, "output": 3 + k % 3} for k in range(12)]
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 100, "prefill_token": 3}
+    document = {"engine": engine, "cost": cost, "workload": {"requests": requests}}
+    summary = Summary()
+    with (tmp_path / "t.jsonl").open("w") as file:
+        simulate(build(document).runs[0], [summary, TraceWriter(file, summary)])
+    run = traced(tmp_path / "t.jsonl")
+    found = replay(prepare(run, costs.build(cost), {}))
+    assert found.last == pytest.approx(run.last) and found.first == pytest.approx(run.first)
+    assert run.vllm_version is None
+
+
+def test_clients_that_come_again_do_so_in_the_prediction(tmp_path: Path) -> None:
+    """A queue with room for one: who finds it full comes again, and is served in the end."""
+    requests = [{"id": f"r{k}", "arrival": 0, "prompt": 8, "output": 4} for k in range(4)]
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 100}
+    engine = {"policy": "continuous", "max_num_seqs": 1, "max_num_batched_tokens": 8, "max_queue": 1}
+    workload = {"requests": requests, "retry": {"limit": 9, "wait": 150}}
+    run = build({"engine": engine, "cost": cost, "queue": {"order": "priority"}, "workload": workload}).runs[0]
+    summary = Summary()
+    with (tmp_path / "t.jsonl").open("w") as file:
+        simulate(run, [summary, TraceWriter(file, summary)])
+    assert sum(result.attempts > 1 for result in summary.results) > 0
+    measured = traced(tmp_path / "t.jsonl")
+    found = replay(prepare(measured, costs.build(cost), {}))
+    assert found.last == pytest.approx(measured.last) and np.isfinite(measured.last).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda lines: [lines[0], lines[1], *lines[1:]], "request chat-1-977961ab: must be unique"),
+        (lambda lines: [line for line in lines if '"type":"request"' not in line], "line 2: this line contradicts"),
+        (lambda lines: [lines[0].replace('"vllm"', '"vlm"'), *lines[1:]], "line 1, engine: 'vlm': one of chunked"),
+        (lambda lines: lines[:3], "no request was completed"),
+        (lambda lines: lines[:1], "has no requests that were served"),
+        (lambda lines: [lines[0].replace('"num_gpu_blocks":8', '"num_gpu_blocks":1'), *lines[1:]], "engine.max_model"),
+    ],
+)
+def test_a_recording_that_will_not_do_is_told_in_one_line(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], message: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(change(RECORDED.read_text().splitlines())) + "\n")
+    ended = invoke("validate", path, "--cost", slow_cost(tmp_path))
+    assert isinstance(ended.exception, InputError)
+    assert str(ended.exception).startswith(f"{path}: {message}")
+
+
+def test_neither_a_folder_nor_a_trace(tmp_path: Path) -> None:
+    for name in ("nothing", "steps.csv"):
+        (tmp_path / "steps.csv").write_text("a")
+        ended = invoke("validate", tmp_path / name, "--cost", slow_cost(tmp_path))
+        assert str(ended.exception).endswith(
+            f"{name}: a folder with requests.jsonl and meta.json expected, or a trace (.jsonl)"
+        )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"prompt_runs": [[0, 0, 1]]}, "line 2, key 'prompt_runs': [[0, 0, 1]]: must be a list of [segment, start"),
+        ({"prompt_runs": "x"}, "line 2, key 'prompt_runs': 'x': must be a list"),
+        ({"max_tokens": 0}, "line 2, key 'max_tokens': 0: must be an integer from output_toks to 2^40"),
+        ({"priority": 2**40}, "line 2, key 'priority': 1099511627776: must be an integer from -2^31 to 2^31"),
+    ],
+)
+def test_what_a_client_knows_beside_is_checked(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    folder = make_run(tmp_path / "run", 1, count=5)
+    path = folder / "requests.jsonl"
+    lines = path.read_text().splitlines()
+    lines[1] = json.dumps({**json.loads(lines[1]), **change})
+    path.write_text("\n".join(lines))
+    with pytest.raises(InputError) as caught:
+        recorded(folder)
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+def test_a_run_of_an_unknown_version_says_so(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", 1, count=5)
+    meta = json.loads((folder / "meta.json").read_text())
+    del meta["vllm_version"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    ended = invoke("validate", folder, "--cost", cost_file(folder))
+    assert ended.stdout.splitlines()[0].endswith("run: 5 requests")
+    assert "which version served the run is not recorded; the rules are of vLLM 0.32.0" in ended.stderr
+
+
+@pytest.mark.parametrize("name", ["s.csv", "t.csv"])
+def test_a_csv_file_with_a_mark_at_its_beginning_reads(tmp_path: Path, name: str) -> None:
+    rows = "".join(f"{k},{100 + k}\n" for k in range(1, 9))
+    (tmp_path / name).write_text("prefill_tokens,time_us\n" + rows, encoding="utf-8-sig")
+    model = "table" if name == "t.csv" else "linear"
+    assert invoke("calibrate", tmp_path / name, "-o", tmp_path / "cost.toml", "--model", model).exit_code == 0
+    assert costs.load(tmp_path / "cost.toml").unit == "ns"
+
+
+def test_a_fit_that_no_cost_could_hold_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "s.csv").write_text("prefill_tokens,time_us\n" + "5,1e11\n" * 8)
+    ended = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "cost.toml")
+    assert ": too long a time for " in str(ended.exception) and not (tmp_path / "cost.toml").exists()

@@ -14,11 +14,12 @@ from typing import IO, Any
 import numpy as np
 
 from batchlab.bench.figures import Result
+from batchlab.clients.identity import prompt_runs
 from batchlab.errors import InputError
 from batchlab.files import whole_file
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
-from batchlab.validate.recorded import SCHEDULER
+from batchlab.validate.traced import sections_of
 
 
 def write_table(result: Result, file: IO[bytes], path: str) -> None:
@@ -67,21 +68,6 @@ def vllm_result(result: Result, document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def engine_meta(run: Run) -> dict[str, Any]:
-    """The part of meta.json that says what the server runs with: what a client cannot see, as a scenario says it."""
-    limits = run.limits
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
-    kwargs = {name: getattr(limits, name) for name in names if getattr(limits, name) is not None}
-    scheduler = {name: run.settings[name] for name in SCHEDULER if name in run.settings}
-    scheduler["async_scheduling"] = run.steps_in_flight > 1
-    cache: dict[str, Any] = {}
-    if limits.num_gpu_blocks is not None:
-        whole = limits.num_gpu_blocks + int(getattr(run.policy, "reserved_blocks", 0))
-        cache = {"num_gpu_blocks": whole, "block_size": limits.block_size}
-        cache["enable_prefix_caching"] = limits.enable_prefix_caching
-    return {"engine_kwargs": kwargs, "resolved_config": {"scheduler_config": scheduler}, "kv_cache": cache}
-
-
 @contextlib.contextmanager
 def run_folder(folder: Path) -> Iterator[None]:
     """A folder to write a run into. One that was made for it and is empty at the end is removed. Raises InputError."""
@@ -100,31 +86,23 @@ def run_folder(folder: Path) -> Iterator[None]:
                 folder.rmdir()
 
 
-def write_run(result: Result, folder: Path, engine: Mapping[str, Any]) -> None:
-    """A folder that `validate` and `calibrate` read. engine: of `engine_meta`.
+def write_run(result: Result, folder: Path, run: Run) -> None:
+    """A folder that `validate` and `calibrate` read. run: what the server runs with, which a client cannot see.
 
     A client does not know when the engine took a request in: queued_ts is when it was sent, so the way there and back
-    counts as time of the engine. Only completed requests are in it. The folder is one of `run_folder`. Raises
-    InputError.
+    counts as time of the engine. Only completed requests are in it. Of their tokens is said which are shared, where
+    the server counts as many as were meant. The folder is one of `run_folder`. Raises InputError.
     """
-    done = [(r, o) for r, o in zip(result.requests, result.outcomes, strict=True) if o.result == "completed"]
+    outcomes = result.outcomes
+    done = [position for position, o in enumerate(outcomes) if o.result == "completed"]
     with whole_file(folder / "requests.jsonl") as file:
-        for request, o in sorted(done, key=lambda pair: pair[1].sent):
-            row = {
-                "request_id": request.id,
-                "input_toks": request.prompt if o.prompt is None else o.prompt,
-                "output_toks": o.tokens,
-                "arrival_time": o.sent / NS_IN_S,
-                "queued_ts": o.sent / NS_IN_S,
-                "first_token_ts": o.chunks[0][0] / NS_IN_S,
-                "last_token_ts": o.chunks[-1][0] / NS_IN_S,
-            }
-            file.write(json.dumps(row) + "\n")
+        for position in sorted(done, key=lambda position: outcomes[position].sent):
+            file.write(json.dumps(_row(result, run, position)) + "\n")
     meta = {
-        "vllm_version": "unknown",
-        **engine,
-        "measured": "by a client, over HTTP",
-        "left_out": len(result.requests) - len(done),
+        **({} if result.target.version is None else {"vllm_version": result.target.version}),
+        "scenario": sections_of(run.header()),
+        "loop": "open" if result.plan.clients is None else "closed",
+        "left_out": len(outcomes) - len(done),
     }
     with whole_file(folder / "meta.json") as file:
         json.dump(meta, file, indent=1)
@@ -135,3 +113,23 @@ def write_run(result: Result, folder: Path, engine: Mapping[str, Any]) -> None:
             for s in result.series:
                 if None not in (s.running, s.waiting, s.kv_cache_usage):
                     rows.writerow([s.t / NS_IN_S, s.running, s.waiting, 100 * (s.kv_cache_usage or 0.0)])
+
+
+def _row(result: Result, run: Run, position: int) -> dict[str, Any]:
+    """A completed request, as `requests.jsonl` has it."""
+    request, o = result.requests[position], result.outcomes[position]
+    prompt = request.prompt if o.prompt is None else o.prompt
+    row = {
+        "request_id": request.id,
+        "input_toks": prompt,
+        "output_toks": o.tokens,
+        "arrival_time": o.sent / NS_IN_S,
+        "queued_ts": o.sent / NS_IN_S,
+        "first_token_ts": o.chunks[0][0] / NS_IN_S,
+        "last_token_ts": o.chunks[-1][0] / NS_IN_S,
+        "max_tokens": max(o.tokens, request.output if result.plan.exact else request.max_tokens),
+        "priority": request.priority,
+    }
+    if prompt == request.prompt and not result.plan.text:
+        row["prompt_runs"] = prompt_runs(run.requests, position, run.requests[position])
+    return row

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from batchlab.clients.identity import tokens_of
+from batchlab.clients.identity import prompt_runs
 from batchlab.clients.request import Request
 
 FIRST_ID = 10
@@ -41,9 +41,7 @@ class Prompts:
     def _drawn(self, position: int, low: int, high: int) -> list[int]:
         """Equal runs of tokens, where the workload knows of them, are equal numbers."""
         found: list[int] = []
-        request = self._requests[position]
-        runs = tokens_of(self._requests, position, request).runs(0, request.prompt)
-        for segment, start, length in zip(runs[::3], runs[1::3], runs[2::3], strict=True):
+        for segment, start, length in prompt_runs(self._requests, position, self._requests[position]):
             key = [self._seed, abs(segment), int(segment < 0)]
             drawn = np.random.default_rng(key).integers(low, high, start + length)
             found += drawn[start:].tolist()

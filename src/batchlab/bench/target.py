@@ -15,19 +15,25 @@ from batchlab.errors import InputError, nearest, shorten
 PATHS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 CONNECT = 10.0
 """Seconds within which a server has to take a connection, and to answer when it is asked for its models."""
+VERSION_WAIT = 2.0
+"""Seconds to wait for an answer that is not needed."""
 KEEP_ALIVE = 3.0
 """Seconds that an idle connection is kept: less than servers do, so that none is closed under a request."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """base: the server without /v1. path: below it. backend: a key of PATHS. extra: more fields of every body."""
+    """base: the server without /v1. path: below it. backend: a key of PATHS. extra: more fields of every body.
+
+    version: of vLLM, where the server says it.
+    """
 
     base: str
     path: str
     backend: str
     model: str
     extra: Mapping[str, Any] = field(default_factory=dict)
+    version: str | None = None
 
     @property
     def chat(self) -> bool:
@@ -78,7 +84,7 @@ async def find(
         model = known[0]
     elif known and model not in known:
         raise InputError("--model", None, model, f"not served here{nearest(model, known)}; there is {', '.join(known)}")
-    return Target(base, path or PATHS[backend], backend, model, extra)
+    return Target(base, path or PATHS[backend], backend, model, extra, await _version(client, base))
 
 
 async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[str]]:
@@ -96,6 +102,17 @@ async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[s
         return response.status, [str(entry["id"]) for entry in json.loads(text).get("data", [])]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise InputError(base, "/v1/models", text, "not what an OpenAI-compatible server answers") from None
+
+
+async def _version(client: aiohttp.ClientSession, base: str) -> str | None:
+    """What vLLM answers at /version; None from any other server."""
+    try:
+        timeout = aiohttp.ClientTimeout(total=VERSION_WAIT)
+        async with client.get(f"{base}/version", timeout=timeout, allow_redirects=False) as response:
+            found = json.loads(await response.text())["version"] if response.status == 200 else None
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    return found.partition("+")[0] if isinstance(found, str) else None
 
 
 def elsewhere(url: str, response: aiohttp.ClientResponse) -> None:

@@ -16,7 +16,7 @@ from batchlab.costs.linear import Linear, pairs
 from batchlab.events import Event, Iteration
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
-from batchlab.validate.replay import Replay, prepare, replay
+from batchlab.validate.replay import Replay, check_served, prepare, replay
 
 START = (2e7, 1e5, 1e4, 50.0, 0.0)
 """What the first simulation takes, ns, by NAMES: an 8B model on a large GPU, roughly."""
@@ -92,7 +92,9 @@ def fit_served(
         change = np.abs(features @ (moved - coefficients)).sum()
         settled = bool(change < SETTLED * (features @ moved).sum())
         coefficients = moved
-    found = _latencies(replay(prepare(run, _Recording(coefficients), settings)), run)
+    last = replay(prepare(run, _Recording(coefficients), settings))
+    check_served(run, last)
+    found = _latencies(last, run)
     wanted = _latencies(run, run)
     several = np.array(run.output) > 1
     picked = {"ttft": held, "tpot": held & several, "e2e": held}
@@ -104,6 +106,7 @@ def _sums(run: Recorded, settings: Mapping[str, Any], coefficients: Floats) -> t
     """Of each request, the features of the steps until its first token, then of those of its decode; and all steps."""
     cost = _Recording(coefficients)
     found = replay(prepare(run, cost, settings), [cost])
+    check_served(run, found)
     steps, ends = cost.steps()
     totals = np.vstack([np.zeros(len(NAMES)), np.cumsum(steps, axis=0)])
     queued, first, last = (np.searchsorted(ends, np.array(t), "right") for t in (found.queued, found.first, found.last))

@@ -1,5 +1,6 @@
 """Measured steps: a CSV file, or a trace whose clock counts ns."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from batchlab.calibrate.fit import Floats
 from batchlab.costs.measured import read
 from batchlab.costs.table import COLUMNS, TIME
 from batchlab.errors import InputError
-from batchlab.trace.read import read_trace
+from batchlab.trace.read import BadLine, read_trace
 
 FEWEST = 6
 """Steps that a fit of five coefficients needs at least."""
@@ -56,7 +57,7 @@ def _from_trace(path: Path) -> list[Sample]:
     computed: dict[str, int] = {}
     flying: dict[int, tuple[int, tuple[float, float, float, float]]] = {}
     overlap, last_end = False, 0
-    for number, obj in read_trace(path):
+    for number, obj in _lines(path):
         if number == 1:
             overlap = _check_header(path, obj)
         if obj.get("type") != "iteration":
@@ -77,6 +78,17 @@ def _from_trace(path: Path) -> list[Sample]:
             raise InputError(path, f"line {number}", time, "end - start must be above 0")
         steps.append((sample[0], sample[1], sample[2], sample[3], time))
     return steps
+
+
+def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The trace's lines; one that breaks off, within a line too, has those up to there."""
+    number = 0
+    try:
+        for number, obj in read_trace(path):
+            yield number, obj
+    except BadLine as error:
+        if not error.truncated or not number:
+            raise
 
 
 def _computed(obj: dict[str, Any], computed: dict[str, int]) -> tuple[float, float, float, float]:

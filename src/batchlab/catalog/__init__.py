@@ -61,6 +61,7 @@ def origin_of_llm(name: str) -> str:
 
 def _entry(file: str, name: str, place: str, kind: str, other: str) -> dict[str, Any]:
     known = _read(file)
+    name = name if name in known else name.lower()  # vendors write L40S and Qwen2.5-7B
     if name not in known:
         raise InputError(None, place, name, f"no such {kind}: `batchlab catalog` lists them{other}{_like(name, known)}")
     return dict(known[name])

@@ -211,12 +211,14 @@ def _experts(keys: _Keys, layers: int, count: int, ffn: int) -> dict[str, Any]:
 def _routed_layers(keys: _Keys, layers: int) -> int:
     """How many layers have experts. Qwen and Llama count them from 1, DeepSeek from 0."""
     plain = keys.get("mlp_only_layers", default=[])
-    if not isinstance(plain, list):
-        raise InputError(None, f"{keys.place}mlp_only_layers", plain, "must be a list")
+    if not isinstance(plain, list) or not all(type(layer) is int for layer in plain):
+        raise InputError(None, f"{keys.place}mlp_only_layers", plain, "must be a list of layers, counted from 0")
     first = keys.optional("first_k_dense_replace", zero=True) or 0
     frequency = keys.get("moe_layer_freq")
     if isinstance(frequency, list):  # a 1 for each layer with experts
         keys.list_of("moe_layer_freq", layers)
+        if not all(type(one) in (int, bool) for one in frequency):
+            raise InputError(None, f"{keys.place}moe_layer_freq", frequency, "must be a list of 0 and 1, one a layer")
         routed = sum(1 for one in frequency if one)
     else:
         step = keys.optional("moe_layer_freq", "decoder_sparse_step", "interleave_moe_layer_step") or 1

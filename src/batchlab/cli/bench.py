@@ -17,6 +17,7 @@ from batchlab.cli.answers import SeveralWords
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import scenario_options
+from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.settings import MOST_TOKENS
@@ -137,7 +138,7 @@ def bench(url: str, **given: Any) -> None:
     asked = question("ns", given["slo"], given["goodput"], None)
     run, requests = _load(given)
     plan, where = _plan(given, run), _where(url, given)
-    _check_outputs(given, run)
+    _check_outputs(given)
     with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
         table = files.enter_context(whole_bytes(given["requests"])) if given["requests"] else None
         detailed = files.enter_context(whole_file(given["save_detailed"])) if given["save_detailed"] else None
@@ -148,6 +149,7 @@ def bench(url: str, **given: Any) -> None:
         found = document(result, asked)
         if given["predict"]:
             found["predicted"] = _predicted(run, plan)
+            found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
             if plan.max_concurrency is not None:
                 found["notes"].append("the prediction knows no cap on requests in flight")
         _write(result, found, run, given, table, detailed)
@@ -304,7 +306,7 @@ def _interval(seconds: float) -> float:
     return seconds
 
 
-def _check_outputs(given: dict[str, Any], run: Any) -> None:
+def _check_outputs(given: dict[str, Any]) -> None:
     """No output is another one, and each can be what is asked of it. Raises InputError."""
     if given["requests"]:
         from batchlab.metrics.table import ending_of
@@ -316,8 +318,6 @@ def _check_outputs(given: dict[str, Any], run: Any) -> None:
     for path in named:
         if named.count(path) > 1:
             raise InputError(path, None, None, "is named twice, as input or output")
-    if given["save_run"] and None in (run.limits.max_num_seqs, run.limits.max_num_batched_tokens):
-        raise InputError("--save-run", None, None, "needs max_num_seqs and max_num_batched_tokens in the scenario")
 
 
 def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], table: Any, detailed: Any) -> None:
@@ -332,7 +332,7 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
     if given["save_run"] and not found["results"].get("completed"):
         found["notes"].append(f"{given['save_run']}: not written: no request was completed")
     elif given["save_run"]:
-        outputs.write_run(result, Path(given["save_run"]), outputs.engine_meta(run))
+        outputs.write_run(result, Path(given["save_run"]), run)
 
 
 def _predicted(run: Any, plan: Any) -> dict[str, Any]:

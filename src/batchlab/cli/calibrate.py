@@ -44,14 +44,13 @@ def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_
     target = Path(output).resolve()
     if target == source.resolve() or (target.parent == source.resolve() and target.exists()):
         raise InputError(output, None, None, "would overwrite the data")
-    changed = engine_settings(settings)
-    if not source.is_dir() and changed:
+    if not source.is_dir() and settings:
         raise InputError("--set", None, None, "only for the folder of a served run")
     with whole_file(output) as file:  # opened first: what cannot be written must not cost the fit
         if model == "table":
             document = _table(source, Path(output))
         else:
-            document = _from_run(source, changed) if source.is_dir() else _from_steps(source)
+            document = _from_run(source, settings) if source.is_dir() else _from_steps(source)
         file.write(toml(document))
     if as_json:
         print_json(document)
@@ -102,7 +101,7 @@ def _table(source: Path, output: Path) -> dict[str, Any]:
     }
 
 
-def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def _from_run(source: Path, settings: tuple[str, ...]) -> dict[str, Any]:
     from batchlab.calibrate.served import ROUNDS, fit_served
     from batchlab.validate.recorded import recorded
 
@@ -115,7 +114,9 @@ def _from_run(source: Path, settings: dict[str, Any]) -> dict[str, Any]:
             "must be 1: the steps of engines that wait for each other cannot be told apart",
         )
     with status("simulating") as tell:
-        found = fit_served(run, settings, lambda rounds: tell(f"simulation {rounds} of at most {ROUNDS}"))
+        found = fit_served(
+            run, engine_settings(settings, run), lambda rounds: tell(f"simulation {rounds} of at most {ROUNDS}")
+        )
     notes = list(run.notes)
     if not found.settled:
         notes.append(f"the fit had not settled after {found.rounds} simulations")
@@ -134,8 +135,11 @@ def _document(
     notes: list[str],
 ) -> dict[str, Any]:
     from batchlab.calibrate.fit import NAMES
-    from batchlab.costs.linear import RANGED
+    from batchlab.costs.linear import MOST, RANGED
 
+    if coefficients.max() > MOST:
+        name = NAMES[int(coefficients.argmax())]
+        raise InputError(source, None, f"{coefficients.max():.3g} ns", f"too long a time for {name}: is time_us in us?")
     return {
         "data": source.name,
         "fitted_to": unit,

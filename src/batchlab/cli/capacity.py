@@ -85,7 +85,9 @@ def capacity(
 
 
 def _notes(met: Probe) -> None:
-    """Where the runs are too short for what is said of them."""
+    """Where the runs are too short for what is said of them, and what their cost model has to say."""
+    for remark in met.remarks:
+        note(f"at this rate {remark}")
     if met.requests < FEW:
         note(f"{met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
     if met.span < SHORT * met.e2el:

@@ -1,25 +1,29 @@
 """batchlab cost, batchlab catalog."""
 
-import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from batchlab import catalog as catalog_room
-from batchlab.cli.tables import console, fitted, milliseconds, plain_table, say
+from batchlab import policies
+from batchlab.cli.documents import print_json
+from batchlab.cli.tables import console, milliseconds, print_folded, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
 from batchlab.costs.sheet import sizes, typical_steps
-from batchlab.errors import InputError
+from batchlab.errors import InputError, nearest
 from batchlab.files import read_toml
-from batchlab.scenario import STEP_TOKENS, Scenario, cost_of, override
+from batchlab.scenario import STEP_TOKENS, Scenario, ScenarioTable, cost_of, override
 from batchlab.settings import LimitSettings, MemorySettings, parse_setting, validate
 from batchlab.units import NS_IN_S
 from batchlab.vllm_command import UTILIZATION
+
+ENGINE = ("gpu_memory_utilization", "block_size", "max_num_batched_tokens")
+"""Settings of an engine that decide how many KV blocks there are."""
 
 
 @click.command()
@@ -43,7 +47,7 @@ def cost(scenario: str | None, gpu: str | None, llm: str | None, settings: tuple
         document["memory"] = sizes(model, *engine)
     document["steps"] = typical_steps(model)
     if as_json:
-        print(json.dumps(document, indent=1))
+        print_json(document)
     else:
         _print(document)
     if document.get("memory", {}).get("shortage"):
@@ -56,6 +60,7 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
         document: dict[str, Any] = {"cost": {"model": "roofline"}}
     else:
         document, _ = read_toml(scenario)
+    _refuse_unknown(document, overrides)
     places = override(document, overrides)
     try:
         model = cost_of(document, Path() if scenario is None else Path(scenario).parent)
@@ -64,9 +69,29 @@ def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, t
             raise InputError(None, "engine", engine, "must be a table of settings")
         return model, _engine(engine)
     except InputError as error:
-        if scenario is None and error.file is None and not places:
-            error.file = "batchlab cost"
+        if scenario is None and error.file is None:
+            missing = error.place == "cost.llm" and error.expected == "is missing"
+            if missing:
+                error.expected = "is missing: give a SCENARIO, or --gpu and --llm (`batchlab catalog` lists them)"
+            if missing or not places:
+                error.file = "batchlab cost"
         raise Scenario("", "", [], {}, scenario or "batchlab cost", places).locate(error) from error.__cause__
+
+
+def _refuse_unknown(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Raises InputError for a --set of a section or an engine's setting that there is not; a [cost] says so itself."""
+    engine = document.get("engine", {})
+    named = engine.get("policy", ()) if isinstance(engine, dict) else ()
+    names = [named] if isinstance(named, str) else named
+    known = {key for name in names if isinstance(name, str) for key in policies.settings_of(policies.find(name))}
+    for key in overrides:
+        section, dot, name = key.partition(".")
+        if dot and section not in ScenarioTable.model_fields:
+            raise InputError(
+                f"--set {key}", None, None, f"no such section{nearest(section, ScenarioTable.model_fields)}"
+            )
+        if section == "engine" and name not in {"policy", *ENGINE, *known}:
+            raise InputError(f"--set {key}", None, None, f"unknown key{nearest(name, (*ENGINE, *known))}")
 
 
 def _engine(given: dict[str, Any]) -> tuple[float, int, int]:
@@ -90,10 +115,10 @@ def _print(document: dict[str, Any]) -> None:
             say(out, line)
     else:
         say(out, ", ".join(f"{key} = {value}" for key, value in settings.items()))
-    out.print(_steps(out, document))
+    _print_steps(out, document)
 
 
-def _steps(out: Console, document: dict[str, Any]) -> Table:
+def _print_steps(out: Console, document: dict[str, Any]) -> None:
     """A row a typical step: its time, and the terms where there are any."""
     steps = document["steps"]
     columns: dict[str, list[str]] = {"step": [step["step"] for step in steps]}
@@ -105,7 +130,7 @@ def _steps(out: Console, document: dict[str, Any]) -> Table:
     if "memory" in document:
         columns["binds"] = [step["binds"] for step in steps]
         columns |= {term: [milliseconds(step["terms"][term]) for step in steps] for term in TERMS}
-    return fitted(out, columns, tuple(name for name in columns if name not in ("step", "binds")))
+    print_folded(out, columns, tuple(name for name in columns if name not in ("step", "binds")))
 
 
 def _memory_lines(settings: dict[str, Any], memory: dict[str, Any]) -> list[str]:
@@ -141,22 +166,22 @@ def catalog(as_json: bool) -> None:
                 for name, llm in llms.items()
             ],
         }
-        print(json.dumps(document, indent=1))
+        print_json(document)
         return
     out = console()
-    numeric: tuple[str, ...] = ("TFLOP/s", "TB/s", "GiB", "link GB/s", "SMs")
-    table = plain_table("gpu", *numeric, numeric=numeric)
-    table.columns[0].no_wrap = True
-    for name, gpu in gpus.items():
-        peaks = (gpu.tflops, gpu.bandwidth_tb_s, gpu.memory_gib, gpu.link_gb_s, gpu.sms)
-        table.add_row(name, *("" if value is None else f"{value:g}" for value in peaks))
-    out.print(table)
+    peaks = {"TFLOP/s": "tflops", "TB/s": "bandwidth_tb_s", "GiB": "memory_gib", "link GB/s": "link_gb_s", "SMs": "sms"}
+    columns: dict[str, list[str]] = {"gpu": list(gpus)}
+    for head, peak in peaks.items():
+        values = [getattr(gpu, peak) for gpu in gpus.values()]
+        columns[head] = ["" if value is None else f"{value:g}" for value in values]
+    print_folded(out, columns, tuple(peaks))
     out.print()
-    numeric = ("billion parameters", "a token uses", "layers", "hidden", "KV values a token")
-    table = plain_table("llm", *numeric, "stored as", numeric=numeric, gap=1)
-    table.columns[0].no_wrap = True
-    for name, llm in llms.items():
-        active = f"{llm.active_parameters / 1e9:,.2f}"
-        shape = (f"{llm.layers}", f"{llm.hidden:,}", f"{llm.layers * llm.kv_values():,}")
-        table.add_row(name, f"{llm.parameters / 1e9:,.2f}", active, *shape, llm.weight_dtype or "")
-    out.print(table)
+    shapes = {
+        "billion parameters": [f"{llm.parameters / 1e9:,.2f}" for llm in llms.values()],
+        "a token uses": [f"{llm.active_parameters / 1e9:,.2f}" for llm in llms.values()],
+        "layers": [f"{llm.layers}" for llm in llms.values()],
+        "hidden": [f"{llm.hidden:,}" for llm in llms.values()],
+        "KV values a token": [f"{llm.layers * llm.kv_values():,}" for llm in llms.values()],
+    }
+    stored = [llm.weight_dtype or "" for llm in llms.values()]
+    print_folded(out, {"llm": list(llms), **shapes, "stored as": stored}, tuple(shapes))

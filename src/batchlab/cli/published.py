@@ -57,6 +57,7 @@ def published(name: str | None, reproduce: bool, as_json: bool) -> None:
 
 def _list(out: Console, records: list[Record]) -> None:
     table = plain_table("name", "published", "model", "simulated")
+    table.columns[0].no_wrap = True  # to be copied
     for record in records:
         table.add_row(record.name, escape(record.claim), escape(record.model), "yes" if record.reproduction else "no")
     out.print(table)

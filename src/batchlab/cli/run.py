@@ -18,6 +18,7 @@ from batchlab.cli.progress import progress
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.tables import MOST_ROWS, print_run, settings_line
 from batchlab.cli.timeline import Timeline
+from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.export.strip import Strip
@@ -125,8 +126,7 @@ def _goals(run: Run) -> Mapping[str | None, str]:
 
 def cost_remarks(run: Run) -> list[str]:
     """What the run's cost model has to say after it, such as steps outside the range that it was measured in."""
-    remarks = getattr(run.cost, "remarks", None)
-    return [] if remarks is None else list(remarks())
+    return remarks_of(run.cost)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
 from batchlab.plan.table import described
-from batchlab.plan.trial import Row
+from batchlab.plan.trial import REMARKS, Row
 from batchlab.units import NS_IN_MS
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
@@ -85,9 +85,17 @@ def sweep(
     else:
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)
+    note_remarks(rows)
     note(f"{output}: {len(rows):,} runs" + (f", {failed:,} failed" if failed else ""))
     if failed:
         sys.exit(1)
+
+
+def note_remarks(rows: list[Row]) -> None:
+    """What cost models had to say of the runs: in how many, and the first of it."""
+    told = [row[REMARKS] for row in rows if row.get(REMARKS)]
+    if told:
+        note(f"in {len(told):,} of {len(rows):,} runs, as in the first of them: {told[0]}")
 
 
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:

@@ -12,6 +12,7 @@ from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
+from batchlab.cli.sweep import note_remarks
 from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, settings_line
 from batchlab.compare import said
 from batchlab.errors import one_line
@@ -85,6 +86,7 @@ def tune(
         print_json({**about, "rows": found.rows})
     else:
         _print(asked, found, command)
+    note_remarks(found.rows)
     if output is not None:
         note(f"{output}: {len(found.rows):,} runs")
     if found.recommended is None:

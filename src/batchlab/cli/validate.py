@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.console import Console
 from rich.table import Table
 
-from batchlab import costs
+from batchlab import costs, policies
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
 from batchlab.cli.run import cost_remarks
-from batchlab.cli.tables import console, plain_table, say, settings_line
+from batchlab.cli.tables import console, plain_table, print_folded, say, settings_line
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
-from batchlab.policies.vllm import Vllm
 from batchlab.settings import parse_setting
 from batchlab.simulate import Run
 
@@ -61,8 +61,9 @@ def validate(
     from batchlab.validate.compare import amplification, compared  # numpy takes time to import
     from batchlab.validate.replay import prepare, replay
 
-    allowed, changed = parse_bounds(bounds), engine_settings(settings)
+    allowed = parse_bounds(bounds)
     measured = _read(Path(run), workload)
+    changed = engine_settings(settings, measured)
     prepared = prepare(measured, costs.load(Path(cost)), changed)
     with progress(prepared) as observers:
         found = replay(prepared, observers, measured.ranks, measured.lockstep)
@@ -70,7 +71,7 @@ def validate(
     document: dict[str, Any] = {
         "run": run,
         "requests": len(measured.requests),
-        "vllm_version": measured.version,
+        "vllm_version": measured.vllm_version,
         "rules": prepared.policy.rules,
         "engine": prepared.settings | {name: getattr(prepared.limits, name) for name in ("max_num_seqs",)},
         "cost": prepared.cost.describe(),
@@ -79,7 +80,7 @@ def validate(
         "preemptions": found.preemptions,
         "cached_tokens": found.cached_tokens,
         "amplification_pct_per_pct": amplification(prepared, measured),
-        "notes": [*measured.notes, *_version_note(measured.version, prepared), *remarks],
+        "notes": [*measured.notes, *_version_note(measured.rules, prepared), *remarks],
     }
     missed = judge(document, allowed)
     if bounds:
@@ -87,7 +88,7 @@ def validate(
     if as_json:
         print_json(document)
     else:
-        _print(document, prepared)
+        _print(document, prepared, measured.rules)
     for line in document["notes"]:
         note(line)
     for line in missed:
@@ -100,20 +101,24 @@ def _read(run: Path, workload: str | None) -> "Recorded":
     from batchlab.validate.recorded import recorded
     from batchlab.validate.traced import traced
 
-    if run.suffix != ".jsonl" or run.is_dir():
+    if run.suffix != ".jsonl" and not run.is_dir():
+        expected = "a folder with requests.jsonl and meta.json expected, or a trace (.jsonl)"
+        raise InputError(run, None, None, expected)
+    if run.is_dir():
         return recorded(run, None if workload is None else Path(workload))
     if workload is not None:
         raise InputError("--workload", None, workload, "has no use beside a trace, which has its own arrivals")
     return traced(run)
 
 
-def engine_settings(given: tuple[str, ...]) -> dict[str, Any]:
+def engine_settings(given: tuple[str, ...], measured: "Recorded") -> dict[str, Any]:
     """The [engine] settings of --set options, with or without the section's name. Raises InputError."""
     settings = {key.removeprefix("engine."): value for key, value in map(parse_setting, given)}
-    known = settings_of(Vllm)
+    policy = measured.engine.get("policy", "vllm")
+    known = settings_of(policies.find(policy)) if settings else ()
     for key in settings:
         if key not in known:
-            raise InputError("--set", key, None, f"no setting of policy vllm{nearest(key, known)}")
+            raise InputError("--set", key, None, f"no setting of policy {policy}{nearest(key, known)}")
     return settings
 
 
@@ -143,31 +148,35 @@ def judge(document: dict[str, Any], allowed: dict[str, float]) -> list[str]:
     return missed
 
 
-def _version_note(version: str, run: Run) -> list[str]:
-    rules = str(getattr(run.policy, "rules", ""))
-    return [] if version in rules else [f"the run is of vLLM {version}, the rules are of {rules}"]
+def _version_note(served_by: str | None, run: Run) -> list[str]:
+    rules = str(getattr(run.policy, "rules", "custom"))
+    if served_by is None:
+        return [f"which version served the run is not recorded; the rules are of {rules}"]
+    return [] if served_by == rules else [f"the run is of {served_by}, the rules are of {rules}"]
 
 
-def _print(document: dict[str, Any], run: Run) -> None:
+def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
     from batchlab.validate.compare import FIGURES, METRICS
 
     out = console()
-    say(out, f"{document['run']}: {document['requests']:,} requests of vLLM {document['vllm_version']}")
+    of = "" if served_by is None else f" of {served_by}"
+    say(out, f"{document['run']}: {document['requests']:,} requests{of}")
     say(out, settings_line(run))
     out.print()
     heads = [figure.upper() if figure != "mean" else figure for figure in FIGURES]
-    shown = plain_table("", "", *heads, numeric=tuple(heads))
+    rows: list[tuple[str, ...]] = []
     for name, cells in document["latency_s"].items():
         scale, unit = SECONDS[name]
-        shown.add_row(METRICS[name], f"measured {unit}", *(f"{scale * cells[f]['measured']:,.3f}" for f in FIGURES))
-        shown.add_row("", f"predicted {unit}", *(f"{scale * cells[f]['predicted']:,.3f}" for f in FIGURES))
-        shown.add_row("", "error %", *(_signed(cells[f]["error_pct"]) for f in FIGURES))
-    out.print(shown)
+        rows.append((METRICS[name], f"measured {unit}", *(f"{scale * cells[f]['measured']:,.3f}" for f in FIGURES)))
+        rows.append(("", f"predicted {unit}", *(f"{scale * cells[f]['predicted']:,.3f}" for f in FIGURES)))
+        rows.append(("", "error %", *(_signed(cells[f]["error_pct"]) for f in FIGURES)))
+    columns = dict(zip(("", " ", *heads), map(list, zip(*rows, strict=True)), strict=True))
+    print_folded(out, columns, tuple(heads), repeated=2)
     out.print()
     out.print(_throughput(document))
     out.print()
     if document["over_time"]:
-        out.print(_over_time(document["over_time"]))
+        _print_over_time(out, document["over_time"])
         out.print()
     moved = document["amplification_pct_per_pct"]
     parts = [
@@ -194,12 +203,12 @@ def _throughput(document: dict[str, Any]) -> Table:
     return shown
 
 
-def _over_time(table: dict[str, dict[str, float]]) -> Table:
+def _print_over_time(out: Console, table: dict[str, dict[str, float]]) -> None:
     heads = ("measured mean", "predicted mean", "mean absolute error")
-    shown = plain_table("over time", *heads, numeric=heads)
-    for name, of in table.items():
-        shown.add_row(name.replace("_pct", " %").replace("_", " "), *(f"{value:,.2f}" for value in of.values()))
-    return shown
+    columns: dict[str, list[str]] = {"over time": [name.replace("_pct", " %").replace("_", " ") for name in table]}
+    for head, values in zip(heads, zip(*(of.values() for of in table.values()), strict=True), strict=True):
+        columns[head] = [f"{value:,.2f}" for value in values]
+    print_folded(out, columns, heads)
 
 
 def _signed(value: float | None) -> str:

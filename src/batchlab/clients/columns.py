@@ -49,7 +49,8 @@ class Columns(Sequence[Request]):
     ids: None names them "0", "1", "2", ... by `numbers` (their rows in the file), or by position without those.
     max_tokens: None for the true output lengths. priority: None for 1 everywhere. hashes: `(offsets, values)`; the
     block hashes of request i are values[offsets[i]:offsets[i + 1]]. deadline: 0 for none. groups: names, and which of
-    them each request has. sessions: what the prompts begin with, where that is known.
+    them each request has. sessions: what the prompts begin with, where that is known. identities: which tokens each
+    consists of, where somebody has told it.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Columns(Sequence[Request]):
         deadline: Integers | None = None,
         groups: tuple[list[str], Integers] | None = None,
         sessions: Sessions | None = None,
+        identities: list[TokenIdentity | None] | None = None,
     ) -> None:
         self.arrival = arrival
         self.prompt = prompt
@@ -79,6 +81,7 @@ class Columns(Sequence[Request]):
         self.deadline = deadline
         self.groups = groups
         self.sessions = sessions
+        self.identities = identities
         self.dropped = 0
         """Rows of the file that had a length of 0 and were left out."""
 
@@ -153,6 +156,8 @@ class Columns(Sequence[Request]):
 
     def tokens(self, index: int) -> TokenIdentity | None:
         """Which tokens a request consists of, None where the source does not say."""
+        if self.identities is not None:
+            return self.identities[index]
         return None if self.sessions is None else self.sessions.tokens(range(len(self))[index], self.output)
 
     def take(self, chosen: Integers) -> "Columns":
@@ -170,6 +175,7 @@ class Columns(Sequence[Request]):
             None if self.deadline is None else self.deadline[chosen],
             None if self.groups is None else (self.groups[0], self.groups[1][chosen]),
             None if self.sessions is None else self.sessions.take(chosen),
+            None if self.identities is None else [self.identities[position] for position in chosen.tolist()],
         )
 
     def _id(self, position: int) -> str:

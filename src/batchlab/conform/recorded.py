@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 from batchlab import policies
+from batchlab.clients.identity import NamedBlocks
 from batchlab.clients.request import Request
 from batchlab.conform.compare import Difference, compare
 from batchlab.core.blocks import Tokens
@@ -68,19 +69,15 @@ class _Known:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         summary = Summary()
         iterations = 0
-        self.blocks: dict[str, list[str]] = {}
+        self.blocks = NamedBlocks()
         for event in _events(path):
             try:
                 summary(event)
             except (KeyError, ValueError) as error:  # an id that nobody has, a seat that nobody holds
                 expected = "contradicts the lines before it; batchlab verify says what is wrong"
                 raise InputError(path, f"iteration {iterations}", None, expected) from error
-            if isinstance(event, Request) and event.blocks is not None:
-                self.blocks[event.id] = list(event.blocks)
-            elif isinstance(event, Iteration):
-                iterations += 1
-                for id, name in event.filled:
-                    self.blocks.setdefault(id, []).append(name)
+            self.blocks(event)
+            iterations += isinstance(event, Iteration)
         counts, tally = summary.result_counts(), summary.tally
         others = [f"{count} {result}" for result, count in counts.items() if result != "completed"]
         numbers = [f"{tally.count} requests", f"{tally.preemptions} preemptions"]
@@ -105,7 +102,6 @@ class _Replay:
         self._door = policies.on_arrival(self._policy)
         self._caching = self._limits.enable_prefix_caching
         self._seqs: dict[str, Sequence] = {}
-        self._numbers: dict[str, int] = {}  # of block names
         self._steps: dict[int, Step] = {}
 
     def add(self, request: Request) -> None:
@@ -158,13 +154,11 @@ class _Replay:
         )
 
     def _tokens(self, position: int, r: Request) -> Tokens:
-        """Its full blocks by name; what follows after them is equal to nobody's."""
-        if r.blocks is None:
+        found = self._known.blocks.identity(r, position, self._limits.block_size)
+        if found is None:
             expected = "prefix caching can only be replayed with the names of KV blocks"
             raise InputError(None, f"request {r.id!r}: blocks", None, expected)
-        size = self._limits.block_size
-        numbers = [self._numbers.setdefault(name, len(self._numbers)) for name in self._known.blocks[r.id]]
-        return Tokens([(number, 0, size) for number in numbers], -position - 1)
+        return Tokens(found.prompt, found.output_segment)
 
     def _drop(self, drop: Dropped) -> None:
         seq = self._seqs.get(drop.id)

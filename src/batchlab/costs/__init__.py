@@ -32,6 +32,8 @@ def build(settings: Mapping[str, Any], folder: Path = Path()) -> CostModel:
     model_class = find(own.pop("model", None))
     inputs = []
     for key, ending in getattr(model_class, "files", {}).items():
+        if own.get(key) == "":
+            raise InputError(None, f"cost.{key}", "", "must not be empty")
         if isinstance(own.get(key), str) and own[key].endswith(ending):
             own[key] = str(folder / own[key])
             inputs.append(own[key])

@@ -59,6 +59,12 @@ def timer(cost: CostModel) -> StepTime:
     return cost if isinstance(cost, StepTime) else OtherTime(cost)
 
 
+def remarks_of(cost: CostModel) -> list[str]:
+    """What a user must be told after a run, such as steps outside the range that the cost was measured in."""
+    remarks = getattr(cost, "remarks", None)
+    return [] if remarks is None else list(remarks())
+
+
 def whole(time: float) -> int:
     """A time in whole units, rounded half up, at least 1: what a step takes on the clock."""
-    return max(1, math.floor(time + 0.5))
+    return max(1, math.floor(time + 0.5)) if time < LONGEST else LONGEST  # also what is infinite or no number

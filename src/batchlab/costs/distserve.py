@@ -35,12 +35,15 @@ class DistServe:
         if (decode_large is None) != (threshold is None):
             missing = "threshold" if threshold is None else "decode_large"
             raise SettingError(missing, None, "is missing: decode_large and threshold go together", section="cost")
+        if threshold is not None and threshold < 1:
+            raise SettingError("threshold", threshold, "must be a batch of at least 1", section="cost")
         self.prefill = prefill
         self.decode = decode
         self.decode_large = decode_large
         self.threshold = threshold
         self.timed = 0
         self.outside = 0
+        self.negative = 0
 
     def duration(self, work: Work) -> int:
         """The stated sum, in ns."""
@@ -57,13 +60,17 @@ class DistServe:
             large = self.threshold is not None and decodes > self.threshold
             a, b, c = self.decode_large if large and self.decode_large is not None else self.decode
             ms += a + b * context + c * decodes
+        self.negative += ms <= 0
         return whole(ms * 1e6)
 
     def remarks(self) -> list[str]:
         """What is to be said after a run."""
-        if not self.outside:
-            return []
-        return [f"{self.outside:,} of {self.timed:,} steps mix prefill and decode, which the fit does not know"]
+        told = []
+        if self.outside:
+            told.append(f"{self.outside:,} of {self.timed:,} steps mix prefill and decode, which the fit does not know")
+        if self.negative:
+            told.append(f"{self.negative:,} of {self.timed:,} steps take no time by this fit, and 1 ns here")
+        return told
 
     def describe(self) -> dict[str, Any]:
         """The coefficients by name."""

@@ -9,6 +9,8 @@ from batchlab.errors import SettingError, nearest
 
 RANGED = ("prefill_tokens", "decodes", "context_tokens")
 
+MOST = 2**40
+"""Of a coefficient."""
 SAFE = float(1 << 60)
 """Sums below it, and each of their terms, fit 64 bits."""
 
@@ -104,7 +106,7 @@ class Linear(LinearTime):
             self.coefficients["prefill_pair"] = prefill_pair
         self.details: tuple[str, ...] = ("chunks",) if prefill_pair else ()
         for name, value in self.coefficients.items():
-            if not math.isfinite(value) or not 0 <= value <= 2**40:
+            if not math.isfinite(value) or not 0 <= value <= MOST:
                 raise SettingError(name, value, "must be a number from 0 to 2^40", section="cost")
         if not any(self.coefficients.values()):
             raise SettingError("per_iteration", 0, "at least one coefficient must be above 0", section="cost")

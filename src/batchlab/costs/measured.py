@@ -27,7 +27,7 @@ def read(path: Path, numbers: Sequence[str], optional: Sequence[str] = (), text:
     column may be unknown, since one that is misspelled would count as absent. Else others are ignored. text: a column
     of words.
     """
-    text_file = io.StringIO(read_text(path, "a CSV text file is needed"), newline="")
+    text_file = io.StringIO(read_text(path, "a CSV text file is needed").removeprefix("\ufeff"), newline="")
     reader = csv.reader(text_file, strict=True)
     try:
         header = [name.strip() for name in next(reader, [])]

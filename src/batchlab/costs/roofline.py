@@ -14,6 +14,8 @@ BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 12
 PCIE_BYTES_PER_NS = 25.0
 """What PCIe 4.0 x16 moves in practice, for KV blocks swapped out or in."""
 SWAP_BLOCK = 16
+LEAST = 1e-6
+"""Of a share or a peak: below it a step's time would be more than a number can hold."""
 TERMS = ("weights", "compute", "kv", "communication", "overhead")
 PEAKS = ("tflops", "bandwidth_tb_s", "memory_gib", "link_gb_s")
 
@@ -264,6 +266,9 @@ def _check(settings: dict[str, Any], heads: int, layers: int) -> None:
     for name in PEAKS:
         if not 0 < settings[name] <= 1e9:
             raise SettingError(name, settings[name], "must be a number above 0, at most 1e9", "cost")
+    for name in ("compute_efficiency", "bandwidth_efficiency", "link_efficiency", *PEAKS):
+        if settings[name] < LEAST:
+            raise SettingError(name, settings[name], f"must be at least {LEAST}", "cost")
     for name in ("allreduce_us", "step_us", "moved_block_us", "runtime_gib"):
         if not 0 <= settings[name] <= 1e9:
             raise SettingError(name, settings[name], "must be a number from 0 to 1e9", "cost")

@@ -12,7 +12,7 @@ from batchlab.clients.columns import Columns
 from batchlab.clients.describe import starts
 from batchlab.core.tally import NEVER
 from batchlab.core.work import Work
-from batchlab.costs.base import CostModel
+from batchlab.costs.base import CostModel, remarks_of
 from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.fold import Summary
 from batchlab.plan.trial import FINISHED, Trial, judge, run_of
@@ -61,7 +61,7 @@ class Probe:
     different from the rate of the process. values: of each figure that an objective names. missed: what it did not
     meet, in words. span: from the first arrival to the last. e2el: the mean. growth: by how much longer a request waits
     for each unit of time that it comes later. attained: of each objective, the share within its bound; goodput and
-    attainment: the requests within all of them, per second (or unit of the clock) and as a share.
+    attainment: the requests within all of them, per second (or unit of the clock) and as a share. remarks: of the cost.
     """
 
     rate: float
@@ -79,6 +79,7 @@ class Probe:
     attained: dict[str, float | None] = field(default_factory=dict)
     goodput: float | None = None
     attainment: float | None = None
+    remarks: list[str] = field(default_factory=list)
 
 
 class Faster:
@@ -94,6 +95,10 @@ class Faster:
     def duration(self, work: Work) -> int:
         """A part of what the other says, at least 1."""
         return max(1, self._cost.duration(work) // self._factor)
+
+    def remarks(self) -> list[str]:
+        """The other's."""
+        return remarks_of(self._cost)
 
     def describe(self) -> dict[str, Any]:
         """The other's, and the factor."""
@@ -141,6 +146,7 @@ def probe(sample: Sample, rate: float) -> Probe:
         attained=judged.attained,
         goodput=good.get("goodput"),
         attainment=good.get("attainment"),
+        remarks=remarks_of(run.cost),
     )
 
 

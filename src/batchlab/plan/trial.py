@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from batchlab.core.tally import RESULTS
+from batchlab.costs.base import remarks_of
 from batchlab.errors import BatchlabError, InputError
 from batchlab.files import read_toml
 from batchlab.metrics.fold import Summary
@@ -18,6 +19,7 @@ from batchlab.policies import find, limits_of
 from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
 
+REMARKS = "remarks"
 POLICY = "engine.policy"
 FINISHED = "all_terminal"
 Row = dict[str, Any]
@@ -166,13 +168,15 @@ def row_of(trial: Trial) -> Row:
     """The figures of a run under the names of its summary, with dots; what stops this run becomes its `error`.
 
     Times are in `unit`. With an slo there is `met`, `slo.NAME` with the value of each figure that it names, and
-    `attained.NAME` with the share within it; with targets, `goodput` and `attainment`.
+    `attained.NAME` with the share within it; with targets, `goodput` and `attainment`. What the cost model has to say
+    stands in `remarks`.
     """
     try:
         run = run_of(trial)
         summary = Summary()
         simulate(run, [summary])
-        return figures_of(summary, trial)
+        remarks = remarks_of(run.cost)
+        return figures_of(summary, trial) | ({REMARKS: "; ".join(remarks)} if remarks else {})
     except (BatchlabError, MemoryError) as error:
         return {"error": str(error) or "out of memory"}
 

@@ -9,7 +9,7 @@ from batchlab.metrics.latency import PERCENTILES, figures
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
-from batchlab.validate.replay import Replay, Scaled, replay
+from batchlab.validate.replay import Replay, Scaled, check_served, replay
 
 FIGURES = ("mean", *(f"p{percent}" for percent in PERCENTILES))
 METRICS = {
@@ -45,7 +45,11 @@ def _completed(run: Recorded, found: Replay) -> list[bool]:
 
 
 def compared(run: Recorded, found: Replay) -> dict[str, Any]:
-    """Measured, predicted and signed error of each metric and figure, of throughput, and of the state over time."""
+    """Measured, predicted and signed error of each metric and figure, of throughput, and of the state over time.
+
+    Raises InputError where the simulation refuses a request that was served, or completes none of these.
+    """
+    check_served(run, found)
     output, both = run.output, _completed(run, found)
     measured, predicted = (samples(one, output, both) for one in (run, found))
     metrics: dict[str, Any] = {}

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from batchlab.clients.columns import Columns
 from batchlab.clients.formats import LLMSERVINGSIM
-from batchlab.clients.request import Request
+from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
@@ -20,6 +20,8 @@ from batchlab.settings import MOST_TOKENS
 from batchlab.units import NS_IN_S
 
 LENGTHS = ("input_toks", "output_toks")
+MORE = ("max_tokens", "priority", "prompt_runs")
+"""What a client may know beside."""
 TIMES = ("arrival_time", "queued_ts", "first_token_ts", "last_token_ts")
 KWARGS = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "long_prefill_token_threshold")
 SCHEDULER = (
@@ -29,8 +31,16 @@ SCHEDULER = (
     "scheduler_reserve_full_isl",
 )
 MOST_RANKS = 1024
+MOST_PRIORITY = 2**31
+VLLM = "vLLM "
 SCHEMA = 1
 """`schema_version` of meta.json."""
+SECTIONS = ("engine", "queue", "run")
+"""Of a scenario: what serves."""
+NO_BLOCKS = (
+    "the number of KV blocks is not recorded: KV memory is modelled only with --set num_gpu_blocks=N, or "
+    "gpu_memory_utilization where the cost knows the GPU"
+)
 STAGES = "must be 1: vLLM's pipeline stages are not modelled"
 LATEST = 2.0**33
 """Largest time stamp in seconds, far beyond today."""
@@ -41,7 +51,8 @@ class Recorded:
     """What was measured, times in s from the first arrival on."""
 
     folder: Path
-    version: str
+    rules: str | None
+    """Of the engine, such as "vLLM 0.32.0"; None if its version is not known."""
     engine: dict[str, Any]
     """[engine], of policy vllm where it names no other."""
     ranks: int
@@ -61,6 +72,14 @@ class Recorded:
     notes: list[str]
     itl: dict[str, Any] | None = None
     """Figures of the gaps between tokens in ns, where the time of every token is known."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """[queue], [run] and [workload] but for its requests, where they are not the default."""
+
+    @property
+    def vllm_version(self) -> str | None:
+        """None where it is not known, or another engine served."""
+        rules = self.rules or ""
+        return rules.removeprefix(VLLM) if rules.startswith(VLLM) else None
 
     @property
     def output(self) -> list[int]:
@@ -80,25 +99,55 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     start = min(row["arrival_time"] for row in rows)
     arrival = np.array([round((row["arrival_time"] - start) * NS_IN_S) for row in rows], np.int64)
     lengths = [np.array([row[name] for row in rows], np.int64) for name in LENGTHS]
-    requests = Columns(arrival, lengths[0], lengths[1], ids=[str(row["request_id"]) for row in rows])
-    sent = (arrival / NS_IN_S).tolist()
+    columns = Columns(arrival, lengths[0], lengths[1], ids=[str(row["request_id"]) for row in rows])
     notes: list[str] = []
     if workload is not None:
-        requests = _planned(workload, requests)
-    engine = _engine(meta, folder / "meta.json", notes)
-    version = str(meta.get("vllm_version", "unknown"))
-    if engine.get("enable_prefix_caching") and requests.hashes is None:
+        columns = _planned(workload, columns)
+    _add_more(columns, rows)
+    of_server: list[str] = []
+    sections, ranks, lockstep, tensor = _served_by(meta, folder / "meta.json", of_server)
+    engine = sections.pop("engine")
+    if engine.get("enable_prefix_caching") and columns.hashes is None and columns.identities is None:
         notes.append(
             "which prompts share tokens is not recorded: prefix-cache hits between requests are not modelled, only "
             "those of preempted requests on their own blocks"
         )
     path = folder / "timeseries.csv"
     series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
-    times = [[row[name] + shift - start for row in rows] for name in TIMES[1:]]
-    ranks, lockstep, tensor = _parallel(meta, folder / "meta.json", notes)
+    queued, first, last = ([row[name] + shift - start for row in rows] for name in TIMES[1:])
+    version = meta.get("vllm_version")
+    if version is not None and not isinstance(version, str):
+        raise InputError(folder / "meta.json", "vllm_version", version, "must be a text")
     return Recorded(
-        folder, version, engine, ranks, lockstep, tensor, requests, sent, times[0], times[1], times[2], series, notes
+        folder,
+        None if version is None else f"{VLLM}{version}",
+        engine,
+        ranks,
+        lockstep,
+        tensor,
+        columns,
+        (arrival / NS_IN_S).tolist(),
+        queued,
+        first,
+        last,
+        series,
+        [*notes, *of_server],
+        sections=sections,
     )
+
+
+def _add_more(columns: Columns, rows: Sequence[dict[str, Any]]) -> None:
+    """What a client may have recorded of the requests beside their lengths."""
+    columns.max_tokens = np.array([row.get("max_tokens", row["output_toks"]) for row in rows], np.int64)
+    if any("priority" in row for row in rows):
+        columns.priority = np.array([row.get("priority", 1) for row in rows], np.int64)
+    if columns.hashes is None and any("prompt_runs" in row for row in rows):
+        segments: dict[int, int] = {}  # numbered anew: nobody's output is one of them
+        columns.identities = []
+        for position, row in enumerate(rows):
+            runs = row.get("prompt_runs", [])
+            own = tuple((segments.setdefault(segment, len(segments)), first, length) for segment, first, length in runs)
+            columns.identities.append(TokenIdentity(own, -2 * position - 2) if own else None)
 
 
 def _requests(path: Path) -> list[dict[str, Any]]:
@@ -122,6 +171,7 @@ def _requests(path: Path) -> list[dict[str, Any]]:
             value = row[name]
             if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= LATEST:
                 raise InputError(path, f"{place}, key {name!r}", value, "must be a time stamp in s")
+        _check_more(path, place, row)
         if not row["queued_ts"] <= row["first_token_ts"] <= row["last_token_ts"]:
             raise InputError(path, place, None, "queued_ts, first_token_ts and last_token_ts must not fall")
         id = str(row["request_id"])
@@ -132,6 +182,25 @@ def _requests(path: Path) -> list[dict[str, Any]]:
     if not rows:
         raise InputError(path, None, None, "has no requests")
     return rows
+
+
+def _check_more(path: Path, place: str, row: dict[str, Any]) -> None:
+    """Raises InputError for a wrong one of MORE."""
+    limit, priority, runs = (row.get(name) for name in MORE)
+    if "max_tokens" in row and (type(limit) is not int or not row["output_toks"] <= limit <= MOST_TOKENS):
+        raise InputError(path, f"{place}, key 'max_tokens'", limit, "must be an integer from output_toks to 2^40")
+    if "priority" in row and (type(priority) is not int or abs(priority) > MOST_PRIORITY):
+        raise InputError(path, f"{place}, key 'priority'", priority, "must be an integer from -2^31 to 2^31")
+    if "prompt_runs" in row:
+        good = isinstance(runs, list) and all(_is_run(run) for run in runs)
+        if not good or sum(run[2] for run in runs or ()) != row["input_toks"]:
+            expected = "must be a list of [segment, start, length], integers, as long together as input_toks"
+            raise InputError(path, f"{place}, key 'prompt_runs'", runs, expected)
+
+
+def _is_run(run: Any) -> bool:
+    whole = isinstance(run, list) and len(run) == 3 and all(type(number) is int for number in run)
+    return whole and 0 <= run[1] <= MOST_TOKENS and 1 <= run[2] <= MOST_TOKENS
 
 
 def _planned(path: Path, measured: Columns) -> Columns:
@@ -165,6 +234,29 @@ def _meta(path: Path) -> dict[str, Any]:
     return found
 
 
+def _served_by(meta: Mapping[str, Any], path: Path, notes: list[str]) -> tuple[dict[str, Any], int, bool, int | None]:
+    """Sections of a scenario, engines, whether these go in step, and GPUs that share each layer, if known."""
+    given = _table(meta, "scenario", path)
+    if not given:
+        engine = _engine(meta, path, notes)
+        return {"engine": engine}, *_parallel(meta, path, notes)
+    sections = {name: _table(given, name, path) for name in SECTIONS if name in given}
+    if "engine" not in sections:
+        raise InputError(path, "scenario.engine", None, "is missing")
+    notes.append(
+        "measured by a client: the engine's settings are those of its scenario, and the way to the server counts"
+    )
+    if meta.get("left_out"):
+        notes.append(f"{meta['left_out']} requests that were not completed are left out, and their load with them")
+    if meta.get("loop") == "closed":
+        notes.append(
+            "its clients waited for answers: each request is sent when it was, however long the predicted take"
+        )
+    if "num_gpu_blocks" not in sections["engine"]:
+        notes.append(NO_BLOCKS)
+    return sections, 1, False, None
+
+
 def _engine(meta: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, Any]:
     """The settings of policy vllm that the run was made with; what is not recorded stays at vLLM's default."""
     kwargs = _table(meta, "engine_kwargs", path)
@@ -178,10 +270,7 @@ def _engine(meta: Mapping[str, Any], path: Path, notes: list[str]) -> dict[str, 
         if name not in engine:
             raise InputError(path, f"engine_kwargs.{name}", None, "is missing")
     if cache.get("num_gpu_blocks") is None:
-        notes.append(
-            "the number of KV blocks is not recorded: KV memory is modelled only with --set num_gpu_blocks=N, or "
-            "gpu_memory_utilization where the cost knows the GPU"
-        )
+        notes.append(NO_BLOCKS)
         return engine
     for name in ("num_gpu_blocks", "block_size", "enable_prefix_caching"):
         if cache.get(name) is not None:

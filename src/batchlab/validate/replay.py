@@ -22,6 +22,9 @@ from batchlab.units import NS_IN_S
 from batchlab.validate.lockstep import InStep, Lockstep, joint_duration
 from batchlab.validate.recorded import Recorded
 
+GIVEN_UP = ("cancelled", "expired")
+"""Results of requests that their clients waited no longer for."""
+
 
 class Scaled:
     """Another cost model whose steps take `factor` times as long."""
@@ -68,6 +71,8 @@ class Replay:
     cached_tokens: int = 0
     itl: dict[str, Any] | None = None
     """Figures of the gaps between tokens in ns; of one engine only."""
+    unserved: dict[int, str] = field(default_factory=dict)
+    """Whom the engine refused, and why. Their times are NaN, and those of who gave up."""
     states: list[list[State]] = field(default_factory=list)
     """Of each rank, after each step."""
 
@@ -89,37 +94,47 @@ class Replay:
 def prepare(run: Recorded, cost: CostModel, settings: Mapping[str, Any]) -> Run:
     """The run, ready to simulate. settings: of [engine], instead of the recorded ones. Raises InputError."""
     if cost.unit != "ns":
-        raise InputError(None, "cost.unit", cost.unit, "must be 'ns' to be compared with measured times")
+        expected = "must be 'ns' to be compared with measured times"
+        raise InputError(_file_of(cost), "cost.unit", cost.unit, expected)
     _same_gpus(run, cost)
     document = {
+        **run.sections,
         "engine": {"policy": "vllm", **run.engine, **settings},
         "cost": {},
-        "workload": {"requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}]},
+        "workload": {
+            **run.sections.get("workload", {}),
+            "requests": [{"id": "0", "arrival": 0, "prompt": 1, "output": 1}],
+        },
     }
+    source = {"name": run.folder.name, "sha256": None, "requests": len(run.requests)}
     try:
         (one,) = scenario.build(document, run.folder.name, cost=cost).runs
+        one = replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
+        one.check()
     except InputError as error:
         name = (error.place or "").removeprefix("engine.")
-        if name in run.engine and name not in settings:
-            error.file = str(run.folder / "meta.json" if run.folder.is_dir() else run.folder)
+        recorded_in = run.folder / "meta.json" if run.folder.is_dir() else run.folder
+        error.file = error.file or ("--set" if name in settings else str(recorded_in))
         raise
-    source = {"name": run.folder.name, "sha256": None, "requests": len(run.requests)}
-    return replace(one, requests=run.requests, source=source, inline=False, max_iterations=None)
+    return one
+
+
+def _file_of(cost: CostModel) -> str | None:
+    return next(reversed(getattr(cost, "inputs", ())), None)
 
 
 def _same_gpus(run: Recorded, cost: CostModel) -> None:
     """A cost for another number of GPUs would predict another system. Raises InputError."""
     settings = cost.describe()
-    file = next(reversed(getattr(cost, "inputs", ())), None)
     experts = run.ranks if run.lockstep else 1
     for name, measured in (("tensor_parallel", run.tensor_parallel), ("expert_parallel", experts)):
         given = settings.get(name)
         if None not in (given, measured) and given != measured:
-            raise InputError(file, f"cost.{name}", given, f"must be {measured}, as in the measured run")
+            raise InputError(_file_of(cost), f"cost.{name}", given, f"must be {measured}, as in the measured run")
 
 
 def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockstep: bool = False) -> Replay:
-    """Simulate it. Raises InputError where a request is refused: a measured one was served.
+    """Simulate it.
 
     ranks: engines under data parallelism. Requests go to them in turn, as vLLM's balancing does as long as they are
     equally busy. lockstep: whether they wait for each other in every step (lockstep.py); else each is alone.
@@ -145,6 +160,7 @@ def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockste
     for total in ("steps", "preemptions", "cached_tokens"):
         setattr(found, total, sum(getattr(part, total) for part in parts))
     found.itl = parts[0].itl if ranks == 1 else None
+    found.unserved = {place: why for one in parts for place, why in one.unserved.items()}
     for position, request in enumerate(run.requests):
         queued, first, last = times[position]
         found.sent.append(request.arrival / NS_IN_S)
@@ -152,6 +168,16 @@ def replay(run: Run, observers: Iterable[Observer] = (), ranks: int = 1, lockste
         found.first.append(first)
         found.last.append(last)
     return found
+
+
+def check_served(run: Recorded, found: Replay) -> None:
+    """Raises InputError where the simulation refuses a request that was served, or leaves nothing to compare."""
+    refused = [why for position, why in found.unserved.items() if math.isfinite(run.last[position])]
+    if refused:
+        expected = f"{len(refused):,} of the requests that were served are refused in the simulation: {refused[0]}"
+        raise InputError(run.folder, None, None, expected)
+    if not any(math.isfinite(one) and math.isfinite(other) for one, other in zip(run.last, found.last, strict=True)):
+        raise InputError(run.folder, None, None, "no request that was served is completed in the simulation")
 
 
 def _picked(requests: Sequence[Request], positions: Sequence[int]) -> Sequence[Request]:
@@ -187,12 +213,11 @@ def _replay_rank(
     by_id, totals = summary.by_id, summary.totals()
     for position, request in zip(positions, run.requests, strict=True):
         result = by_id[request.id]
-        if request.cancel_at is not None and result.completed_time is None:
-            times[position] = (math.nan, math.nan, math.nan)
-            continue
         if result.first_time is None or result.completed_time is None:
-            reason = result.reason or result.result
-            raise InputError(None, f"request {request.id}", None, f"was served, but not in the simulation: {reason}")
+            times[position] = (math.nan, math.nan, math.nan)
+            if result.result not in GIVEN_UP:
+                found.unserved[position] = f"request {request.id}: {result.reason or result.result}"
+            continue
         times[position] = (queued[request.id] / NS_IN_S, result.first_time / NS_IN_S, result.completed_time / NS_IN_S)
     found.itl = summary.document(False)["latency"]["itl"]
     found.preemptions += totals["preemptions"]

@@ -1,15 +1,18 @@
 """A trace with real times as a measured run: what a recorder inside an engine wrote. docs/trace-format.md."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from batchlab import policies
+from batchlab.clients.identity import NamedBlocks
 from batchlab.clients.request import Request
 from batchlab.costs.measured import Row
 from batchlab.errors import InputError
 from batchlab.events import Event, Header, Iteration
-from batchlab.explain.source import read_events
+from batchlab.export.follow import follow
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import latencies
 from batchlab.metrics.result import RequestResult
@@ -18,95 +21,150 @@ from batchlab.validate.recorded import Recorded
 
 MOMENTS = 200
 """Moments at which the state of the engine is compared."""
-LIMITS = ("max_num_seqs", "max_num_batched_tokens", "max_queue", "block_size", "enable_prefix_caching", "max_model_len")
+BLOCKS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
 DERIVED = ("gpu_memory_utilization",)
 """Settings that only say where the number of blocks came from, which the limits have."""
 
 
-def traced(path: Path) -> Recorded:
-    """Read a run. Requests that the client gave up count as load, but not in the latencies. Raises InputError."""
-    summary = Summary()
-    requests: list[Request] = []
-    queued: dict[str, int] = {}
-    states: list[tuple[int, int, int, dict[str, int] | None]] = []
-    header: Header | None = None
+class _Told:
+    """What a trace says, as it is read."""
 
-    def take(event: Event) -> None:
-        nonlocal header
-        summary(event)
+    def __init__(self) -> None:
+        self.header: Header | None = None
+        self.requests: list[Request] = []
+        self.queued: dict[str, int] = {}
+        self.states: list[tuple[int, int, int, dict[str, int] | None]] = []
+        self.gone: dict[str, int] = {}
+        """When those left that ended without their last token after they had been taken in."""
+
+    def __call__(self, event: Event) -> None:
         if isinstance(event, Header):
-            header = event
-            requests.extend(event.requests or ())
+            self.header = event
+            self.requests.extend(event.requests or ())
         elif isinstance(event, Request):
-            requests.append(event)
+            self.requests.append(event)
         elif isinstance(event, Iteration):
             for id in event.arrived:
-                queued.setdefault(id, event.start)
+                self.queued.setdefault(id, event.start)
+            for drop in event.dropped:
+                self.gone[drop.id] = event.start if drop.at is None else drop.at
             running = event.active if isinstance(event.active, int) else len(event.active)
-            states.append((event.end, running, event.queue_length, event.kv))
+            self.states.append((event.end, running, event.queue_length, event.kv))
 
-    for _, event in read_events(path):
-        take(event)
-    if header is None or not requests or not states:
+
+def traced(path: Path) -> Recorded:
+    """Read a run. Requests that the client gave up count as load, but not in the latencies. Raises InputError."""
+    summary, told, blocks = Summary(), _Told(), NamedBlocks()
+    follow(path, [summary, told, blocks])
+    header = told.header
+    if header is None or not told.states:
         raise InputError(path, None, None, "has no requests that were served")
     if header.clock.get("unit") != "ns":
         raise InputError(path, "line 1, clock.unit", header.clock.get("unit"), "must be 'ns': a trace of real times")
-    start = min(request.arrival for request in requests)
-    engine = _engine(header)
+    _refuse_twins(path, told.requests)
     by_id = summary.by_id
-    done = [by_id[request.id] for request in requests]
-    first = [_seconds(result.first_time if result.completed_time is not None else None, start) for result in done]
-    last = [_seconds(result.completed_time, start) for result in done]
-    notes = []
-    lost = sum(map(math.isnan, last))
-    if lost == len(requests):
+    came = [request for request in told.requests if request.id in told.queued]
+    done = [by_id[request.id] for request in came]
+    if all(result.completed_time is None for result in done):
         raise InputError(path, None, None, "no request was completed")
-    if lost:
-        notes.append(f"{lost:,} of {len(requests):,} requests were not completed: load, but in no latency")
-    if engine.get("enable_prefix_caching"):
-        notes.append("which prompts share tokens is not taken from a trace: hits between requests are not modelled")
+    try:
+        sections = sections_of(header)
+    except InputError as error:
+        error.file, error.place = str(path), "line 1, engine"
+        raise
+    start = min(request.arrival for request in came)
+    size = header.limits.get("block_size") if header.limits.get("enable_prefix_caching") else None
+    requests = []
+    for position, (request, result) in enumerate(zip(came, done, strict=True)):
+        known = _as_it_came(request, result, told.gone, start)
+        if known.tokens is None and size is not None:
+            known = replace(known, tokens=blocks.identity(request, position, size))
+        requests.append(known)
+    ends = [result.completed_time for result in done]
     return Recorded(
         path,
-        header.rules.removeprefix("vLLM "),
-        engine,
+        header.rules,
+        sections.pop("engine"),
         ranks=1,
         lockstep=False,
         tensor_parallel=None,
-        requests=[_moved(_with_output(r, result), start) for r, result in zip(requests, done, strict=True)],
-        sent=[_seconds(request.arrival, start) for request in requests],
-        queued=[_seconds(queued.get(request.id), start) for request in requests],
-        first=first,
-        last=last,
-        series=_series(states, start, header.limits.get("num_gpu_blocks")),
-        notes=notes,
+        requests=requests,
+        sent=[_seconds(request.arrival, start) for request in came],
+        queued=[_seconds(told.queued[request.id], start) for request in came],
+        first=[_seconds(r.first_time if r.completed_time is not None else None, start) for r in done],
+        last=[_seconds(end, start) for end in ends],
+        series=_series(told.states, start, header.limits.get("num_gpu_blocks")),
+        notes=_notes(requests, ends, size is not None),
         itl=latencies(summary.tally, summary.column("arrival"))["itl"],  # a recording of a live server has no end
+        sections=sections,
     )
 
 
-def _engine(header: Header) -> dict[str, Any]:
-    """[engine]: the policy, its settings and its limits; of the blocks vLLM counts one more than are usable."""
-    found = {"policy": header.engine} | {name: v for name, v in header.settings.items() if name not in DERIVED}
-    found |= {name: header.limits.get(name) for name in LIMITS}
-    blocks = header.limits.get("num_gpu_blocks")
-    if blocks is not None:
-        found["num_gpu_blocks"] = blocks + (header.engine == "vllm")
+def sections_of(header: Header) -> dict[str, dict[str, Any]]:
+    """A scenario's [engine], [queue], [run] and [workload] that make a run of this header. Raises InputError.
+
+    Limits have the policy's own names; of the blocks it may keep some for itself.
+    """
+    policy = policies.find(header.engine)
+    limits: dict[str, Any] = dict(header.limits)
+    if limits.get("num_gpu_blocks") is None:
+        limits = {name: value for name, value in limits.items() if name not in BLOCKS}
     else:
-        found.pop("block_size")
-        found.pop("enable_prefix_caching")
-    return {name: value for name, value in found.items() if value is not None}
+        limits["num_gpu_blocks"] = limits["num_gpu_blocks"] + getattr(policy, "reserved_blocks", 0)
+    settings = {name: value for name, value in header.settings.items() if name not in DERIVED}
+    taken = {own: limits.get(core) for own, core in policies.limits_of(policy).items()}
+    engine = {"policy": header.engine, **settings, **taken}
+    found = {"engine": {name: value for name, value in engine.items() if value is not None}}
+    queue = header.queue
+    if queue.get("order") in ("arrival", "priority"):
+        found["queue"] = {"order": queue["order"], "when_full": "shed" if queue.get("shed") else "reject"}
+        if queue.get("aging") is not None:
+            found["queue"]["aging"] = queue["aging"]
+    if header.deadlines != "keep":
+        found["run"] = {"deadlines": header.deadlines}
+    if header.retry is not None:
+        found["workload"] = {"retry": header.retry}
+    return found
 
 
-def _with_output(request: Request, result: RequestResult) -> Request:
-    """With its true length, which a live recording only shows by the tokens; of one that was given up, its limit."""
-    if request.output:
-        return request
-    return replace(request, output=request.max_tokens if result.completed_time is None else result.emitted)
+def _refuse_twins(path: Path, requests: Sequence[Request]) -> None:
+    ids: set[str] = set()
+    for request in requests:
+        if request.id in ids:
+            raise InputError(path, f"request {request.id}", None, "must be unique; there are two of this id")
+        ids.add(request.id)
 
 
-def _moved(request: Request, start: int) -> Request:
-    cancel = None if request.cancel_at is None else request.cancel_at - start
-    sent = None if request.sent is None else request.sent - start
-    return replace(request, arrival=request.arrival - start, cancel_at=cancel, sent=sent)
+def _as_it_came(request: Request, result: RequestResult, gone: dict[str, int], start: int) -> Request:
+    """With its times from the first arrival on, its true length and when its client gave it up, which in a live
+    recording only the steps show. One that never ended has its limit."""
+    output = request.output
+    if not output:
+        output = request.max_tokens if result.completed_time is None else result.emitted
+    cancel = request.cancel_at
+    if cancel is None and result.result == "cancelled":
+        cancel = gone.get(request.id)
+    return replace(
+        request,
+        arrival=request.arrival - start,
+        output=output,
+        cancel_at=None if cancel is None else cancel - start,
+        sent=None if request.sent is None else request.sent - start,
+    )
+
+
+def _notes(requests: Sequence[Request], ends: Sequence[int | None], caching: bool) -> list[str]:
+    notes = []
+    lost = sum(end is None for end in ends)
+    if lost:
+        notes.append(f"{lost:,} of {len(requests):,} requests were not completed: load, but in no latency")
+    if caching and not any(request.tokens is not None for request in requests):
+        notes.append("which prompts share tokens is not in this trace: hits between requests are not modelled")
+    if any(request.after is not None for request in requests):
+        notes.append(
+            "each turn of a session is sent when it was in the measured run, however long the predicted one takes"
+        )
+    return notes
 
 
 def _seconds(time: int | None, start: int) -> float:

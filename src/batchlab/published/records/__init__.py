@@ -10,8 +10,10 @@ RECORDS: dict[str, Record] = {
 
 
 def find(name: str) -> Record:
-    """The record of this name. Raises InputError with the nearest one."""
+    """The record of this name. Raises InputError with those that begin so, the nearest one, or all that there are."""
     if name not in RECORDS:
-        expected = f"no such result{nearest(name, RECORDS)}; `batchlab published` lists them"
-        raise InputError("published", None, name, expected)
+        begin = [repr(known) for known in RECORDS if name and known.startswith(name.lower())]
+        like = f" (did you mean {' or '.join(begin)}?)" if begin else nearest(name.lower(), RECORDS)
+        there = "`batchlab published` lists them" if like else f"there are {', '.join(RECORDS)}"
+        raise InputError("published", None, name, f"no such result{like}; {there}")
     return RECORDS[name]
