@@ -49,7 +49,7 @@ def obstacle(scheduler: Any) -> str | None:
     config = scheduler.vllm_config
     groups = len(scheduler.kv_cache_config.kv_cache_groups)
     found = {
-        "asynchronous scheduling: give --no-async-scheduling": scheduler.scheduler_config.async_scheduling,
+        "asynchronous scheduling, vLLM's default on a GPU: start it with --no-async-scheduling": scheduler.scheduler_config.async_scheduling,
         "speculative decoding": config.speculative_config is not None,
         f"{groups} groups of KV blocks, where one is expected": groups != 1,
         "a KV connector": scheduler.connector is not None,
