@@ -25,6 +25,8 @@ NAMES = {
     "queue_time": "queue time",
     "max_itl": "max ITL",
 }
+FROM_SEND = {"ttft_from_send": "TTFT from send", "e2el_from_send": "E2E from send", "icl": "ICL (chunks)"}
+"""What a client adds that counts from the sending, where that is another time."""
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -49,6 +51,8 @@ def print_large_run(
     out.print()
     print_spread(out, result, lambda time: duration(round(time), unit))
     print_over_time(out, result, strip, lambda time: duration(round(time), unit))
+    if "load" in document:
+        say(out, _held_back(document["load"], unit))
     say(out, _throughput(document["throughput"]))
     for line in totals_lines(result):
         say(out, line)
@@ -69,6 +73,8 @@ def workload_lines(run: Run) -> list[str]:
     if run.clients is not None:
         pause = duration(run.think_time, run.cost.unit)
         when = f" in a closed loop of {run.clients:,} clients, each {pause} after its last"
+    if run.max_concurrency is not None:
+        when += f", at most {run.max_concurrency:,} in flight"
     lines = [
         f"{len(columns):,} requests{when}; prompt mean {columns.prompt.mean():,.1f}, "
         f"output mean {columns.output.mean():,.1f} tokens"
@@ -114,7 +120,9 @@ def latency_table(latency: dict[str, dict[str, Any]], unit: str) -> Table:
     """One line for each latency."""
     in_ms = unit == "ns"
     shown = plain_table("ms" if in_ms else f"in {unit}s", "count", *FIGURES, numeric=("count", *FIGURES))
-    for key, name in NAMES.items():
+    for key, name in {**NAMES, **FROM_SEND}.items():
+        if key not in latency:
+            continue
         figures = latency[key]
         cells = (amount(figures[f], unit) for f in FIGURES)
         shown.add_row(name, f"{figures['count']:,}", *cells)
@@ -137,6 +145,18 @@ def _throughput(found: dict[str, Any]) -> str:
         f"throughput {found['request_rate']:,.3f} requests/{per}, "
         f"{found['output_token_rate']:,.1f} output tokens/{per} (prompt tokens not counted), "
         f"over {span} from the first arrival to the last completion"
+    )
+
+
+def _held_back(load: dict[str, Any], unit: str) -> str:
+    per = "s" if unit == "ns" else unit
+    sent, asked = (load[name] for name in ("achieved_rate", "requested_rate"))
+    rates = "all at once" if asked is None else f"{asked:,.3f} requests/{per}"
+    reached = "at once" if sent is None else f"{sent:,.3f}"
+    longest = duration(load["longest_held_back"], unit)
+    return (
+        f"sent {reached} of {rates} requested: the cap on requests in flight held {load['held_back']:,} back, "
+        f"for up to {longest}"
     )
 
 
