@@ -168,6 +168,34 @@ def test_a_line_without_an_end_is_read_in_linear_time_and_not_for_ever(monkeypat
     assert read == (1 << 20) + 4096
 
 
+def test_an_answer_that_never_ends_is_read_no_further_than_it_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchlab.bench.target.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("batchlab.bench.client.MOST_CHUNKS", 1000)
+    sent = 0
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=503, headers={"Content-Type": "text/plain; charset=no-such"})
+        await response.prepare(request)
+        while sent < 1 << 26:
+            await response.write(b"busy " * 1000)
+            sent += 5000
+        return response
+
+    (outcome,) = against(page, requests=evenly(1, gap_ms=1)).outcomes
+    assert outcome.result == "rejected" and outcome.reason.startswith("503: busy busy")
+    assert sent < 1 << 26
+
+    async def tokens(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(TOKEN.encode())
+
+    (outcome,) = against(tokens, requests=evenly(1, gap_ms=1)).outcomes
+    assert (outcome.result, outcome.reason) == ("failed", "an answer of over 1,000 events")
+
+
 def test_ids_that_no_header_may_have_are_sent_encoded() -> None:
     requests = [Request(id, 0, 4, 2, 2) for id in ("a\nX-Evil: b", "q\u00e9", "plain 1")]
 

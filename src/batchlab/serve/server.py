@@ -83,7 +83,7 @@ class Front(web.Server):
 
     def __call__(self) -> Connection:
         """One connection."""
-        return Connection(self, loop=asyncio.get_running_loop())
+        return Connection(self, loop=asyncio.get_running_loop(), auto_decompress=False)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -130,6 +130,9 @@ class MockServer:
         return await self._serve(request, await self._body(request, Chat), chat=True)
 
     async def _body(self, request: web.BaseRequest, kind: type[Body]) -> Body:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":  # 400 KB may hold 400 MB; vLLM does not unpack either
+            raise ApiError(415, f"Content-Encoding {encoding!r}: a body must not be compressed")
         try:
             async with asyncio.timeout(PATIENCE):
                 if request.headers.get("Expect", "").lower() == "100-continue":  # curl waits a second for it
@@ -140,7 +143,7 @@ class MockServer:
         except web.HTTPRequestEntityTooLarge:
             raise ApiError(413, f"the body is longer than {MOST_BYTES:,} bytes") from None
         except web.RequestPayloadError as error:
-            raise ApiError(400, f"the body cannot be read: {error}") from None
+            raise ApiError(400, f"the body cannot be read: {' '.join(str(error).split())}") from None
         body = parse(kind, data)
         if body.model is not None and body.model != self.settings.model:
             raise ApiError(404, f"The model `{body.model}` does not exist; there is `{self.settings.model}`.", "model")
