@@ -52,10 +52,12 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def served(run: Run | None = None, model: str = "mock", **settings: Any) -> AsyncIterator[Served]:
+async def served(
+    run: Run | None = None, model: str = "mock", traced: bool = True, **settings: Any
+) -> AsyncIterator[Served]:
     """A server for the block; its trace is complete afterwards."""
     file, summary = io.StringIO(), Summary()
-    engine = Engine(run or a_run(), [summary, TraceWriter(file, summary)])
+    engine = Engine(run or a_run(), [summary, TraceWriter(file, summary)] if traced else [])
     async with serving(engine, Settings(model, **settings)) as (port, _):
         yield Served(engine, port, file)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +168,34 @@ def test_a_line_without_an_end_is_read_in_linear_time_and_not_for_ever(monkeypat
     assert read == (1 << 20) + 4096
 
 
+def test_an_answer_that_never_ends_is_read_no_further_than_it_says_anything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchlab.bench.target.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("batchlab.bench.client.MOST_CHUNKS", 1000)
+    sent = 0
+
+    async def page(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        response = web.StreamResponse(status=503, headers={"Content-Type": "text/plain; charset=no-such"})
+        await response.prepare(request)
+        while sent < 1 << 26:
+            await response.write(b"busy " * 1000)
+            sent += 5000
+        return response
+
+    (outcome,) = against(page, requests=evenly(1, gap_ms=1)).outcomes
+    assert outcome.result == "rejected" and outcome.reason.startswith("503: busy busy")
+    assert sent < 1 << 26
+
+    async def tokens(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while True:
+            await response.write(TOKEN.encode())
+
+    (outcome,) = against(tokens, requests=evenly(1, gap_ms=1)).outcomes
+    assert (outcome.result, outcome.reason) == ("failed", "an answer of over 1,000 events")
+
+
 def test_ids_that_no_header_may_have_are_sent_encoded() -> None:
     requests = [Request(id, 0, 4, 2, 2) for id in ("a\nX-Evil: b", "q\u00e9", "plain 1")]
 
@@ -227,6 +256,47 @@ def test_nan_is_no_number(options: list[str]) -> None:
     done = CliRunner().invoke(cli, ["bench", "http://127.0.0.1:9", *options])
     assert done.exit_code == 2
     assert "is not a number" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--request-rate", "1e-300"], "--request-rate: '1e-300': the last of 1,000 arrivals lies beyond 2^62 ns"),
+        (["--request-rate", "1e300"], "--request-rate: 1e+300: must be at most 1000000000"),
+        (["--request-rate", "-inf"], "--request-rate: '-inf': must be a number above 0, or inf"),
+        (["--burstiness", "nan"], "--burstiness: nan: must be at least 0.01"),
+        (["--burstiness", "1e300", "--request-rate", "1"], "--burstiness: 1e+300: must be at most 10000"),
+        (["--random-input-len", str(2**40)], "1<=x<=16777216"),
+        (["--random-input-len", str(2**24), "--random-range-ratio", "0.9"], "at most 16,777,216 tokens can be sent"),
+        (["--extra-body", '{"temperature": 1e999}'], "--extra-body: '{\"temperature\": 1e999}': must be a JSON object"),
+        *(
+            ([option, value], f"Invalid value for '{option}'")
+            for option in ("--num-prompts", "--random-output-len", "--seed", "--max-concurrency", "--closed-loop")
+            for value in ("-1", "1e3", "nan", "inf", "")
+        ),
+        *(([option, str(2**63)], f"'{option}'") for option in ("--num-prompts", "--seed", "--vocab-size")),
+        *(
+            ([option, value], f"Invalid value for '{option}'")
+            for option in ("--timeout", "--scrape-interval", "--think-time")
+            for value in ("-1", "inf", "1e300")
+        ),
+    ],
+)
+def test_extreme_numbers_are_one_clear_line(options: list[str], said: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = CliRunner().invoke(cli, ["bench", "http://127.0.0.1:9", *options])
+    told = str(done.exception) if isinstance(done.exception, InputError) else done.output
+    assert said in told
+    assert isinstance(done.exception, InputError) or done.exit_code == 2
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "1e300", str(2**63), "0.5"])
+@pytest.mark.parametrize("option", ["--port", "--tokens-per-chunk", "--retry-after"])
+def test_extreme_numbers_of_the_server_too(option: str, value: str) -> None:
+    done = CliRunner().invoke(cli, ["serve", str(EXAMPLE), option, value])
+    assert done.exit_code == 2
+    assert f"Invalid value for '{option}'" in done.output
 
 
 def test_a_run_of_which_nothing_was_completed_is_told_and_not_saved(tmp_path: Path) -> None:

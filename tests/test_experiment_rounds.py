@@ -1,6 +1,7 @@
 """The controlled experiment on servers: our own mock server is the engine, so what is true of it is known."""
 
 import json
+import math
 import os
 import random
 import shlex
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from test_experiment import KEY, made
 
 from batchlab.bench.client import Outcome
-from batchlab.bench.rounds import change, resolved, settled, token_times
+from batchlab.bench.rounds import change, left_open, reading, resolved, settled, token_times
 from batchlab.cli.main import cli
 from batchlab.plan.experiment import read
 
@@ -173,6 +174,31 @@ def test_a_machine_that_drifts_does_not_hide_a_change() -> None:
     assert second.latency["ttft long"]["p50"] == first.latency["ttft long"]["p50"]
     assert second.latency["itl"]["p99"] > 2 * first.latency["itl"]["p99"]
     assert read(first, second, KEY)[0].startswith("no rule applies")  # the longer TTFT is not above the noise
+
+
+def test_what_the_noise_hides_has_no_direction_but_a_number_of_rounds() -> None:
+    """Ratios of 1.1 times e^0.25 and e^-0.25 in turn: their logarithms have the mean log 1.1 = 0.0953 and, over four
+    rounds, the standard deviation 0.25 * sqrt(4 / 3) = 0.2887. By a table t is 2.028 with 36 degrees of freedom and
+    2.026 with 37: 2.028 * 0.2887 / sqrt(37) = 0.0963 does not suffice, 2.026 * 0.2887 / sqrt(38) = 0.0949 does."""
+    one = [made(128) for _ in range(4)]
+    other = [made(512, ttft__mean=110 * math.exp(sign * 0.25)) for sign in (1, -1, 1, -1)]
+    found = change(one, other, ("ttft", "mean"))
+    assert found is not None and found[0] == pytest.approx(0.1) and not resolved(found)
+    assert left_open(one, other) == {"TTFT mean": 38}
+    said = "not resolved by 4 rounds; as noisy as these, so many would be needed: TTFT mean 38"
+    assert reading(one, other, KEY) == [said]
+    clear = [made(512, itl__p99=300, ttft_long__p50=50) for _ in other]
+    assert "= 128 has the shorter ITL P99" in reading(one, clear, KEY)[0]
+
+
+def test_a_change_of_less_than_is_looked_for_is_not_asked_for() -> None:
+    one, nearly = [made(128) for _ in range(3)], [made(512, ttft__mean=100 + k) for k in (1, -1, 2)]
+    assert left_open(one, nearly) == {}  # equal within 5 %, and that is known
+    assert reading(one, nearly, KEY)[0].startswith("no rule applies")
+    wild = [made(512, ttft__mean=value) for value in (1, 100, 10_000)]
+    assert left_open(one, wild) == {"TTFT mean": 1001}
+    assert "TTFT mean over 1,000" in reading(one, wild, KEY)[0]
+    assert reading(one[:1], wild[:1], KEY)[0].startswith("not resolved: one round")
 
 
 def test_why_p90_may_go_the_other_way_is_said() -> None:

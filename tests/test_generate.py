@@ -420,6 +420,11 @@ WRONG = [
     ({"prompt": None, "output": None, "classes": [{"name": "a"}]}, "needs prompt and output, or lengths"),
     ({"max_tokens": 3}, "max_tokens: 3: is below an output that is drawn, 4"),
     ({"request_rate": 1e-9, "num_prompts": 1000}, "the last of 1,000 arrivals lies beyond 2^62 ns"),
+    ({"request_rate": 1e-300}, "the last of 10 arrivals lies beyond 2^62 ns"),
+    (
+        {"arrivals": "diurnal", "request_rate": 5e-324, "period": 1, "amplitude": 1.0},
+        "the last of 10 arrivals lies beyond 2^62 ns",
+    ),
     ({"arrivals": "constant", "turns": 3, "turn_gap": 2**62}, "a turn could come after 2^62 ns"),
     ({"arrivals": "constant", "turns": 3, "turn_gap": 2**63}, "turn_gap.value: "),
 ]

@@ -267,6 +267,28 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     virtual_time.run(main())
 
 
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [({"max_num_queued_reqs": 2}, "max_num_queued_reqs"), ({"max_num_queued_tokens": 8}, "max_num_queued_tokens")],
+)
+def test_vllms_own_bounds_are_503_as_from_vllm(bound: dict[str, int], said: str) -> None:
+    async def main() -> None:
+        async with served(a_run(seats=1, num_gpu_blocks=64, policy=Vllm(**bound)), retry_after=7) as server:
+            asked = [asyncio.create_task(post(server, {"prompt": [1] * 4, "max_tokens": 5})) for _ in range(5)]
+            answers = await asyncio.gather(*asked)
+            assert sorted(status for status, _, _ in answers) == [200, 200, 503, 503, 503]
+            for status, headers, document in answers:
+                assert "Retry-After" not in headers
+                assert status == 200 or document["error"] == {
+                    "message": f"{said} reached",
+                    "type": "ServiceUnavailableError",
+                    "param": None,
+                    "code": 503,
+                }
+
+    virtual_time.run(main())
+
+
 def test_priorities_deadlines_and_shedding() -> None:
     run = a_run(seats=1, max_queue=2, shed=True, queue=QueueOrder("priority"), deadlines="drop")
 
@@ -309,6 +331,24 @@ def test_ids_models_and_health() -> None:
                 assert [model["id"] for model in (await response.json())["data"]] == ["mock"]
             async with http.get(f"{server.url}/health") as response:
                 assert response.status == 200
+
+    virtual_time.run(main())
+
+
+def test_an_id_is_kept_no_longer_than_it_is_needed() -> None:
+    """For a trace for ever, since it names everybody once; else while its request is there."""
+
+    async def ask(server: Served, http: aiohttp.ClientSession) -> str:
+        headers = {"X-Request-Id": "mine"}
+        async with http.post(f"{server.url}/v1/completions", json={"prompt": "a"}, headers=headers) as response:
+            return str((await response.json())["id"])
+
+    async def main() -> None:
+        async with served(traced=False) as server, aiohttp.ClientSession() as http:
+            assert [await ask(server, http) for _ in range(3)] == ["cmpl-mine"] * 3
+            at_once = await asyncio.gather(*(ask(server, http) for _ in range(3)))
+            assert len(set(at_once)) == 3 and "cmpl-mine" in at_once
+            assert await ask(server, http) == "cmpl-mine"
 
     virtual_time.run(main())
 

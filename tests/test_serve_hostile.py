@@ -1,6 +1,7 @@
 """The mock server against clients and operators that mean no good, or do not look."""
 
 import asyncio
+import gzip
 import json
 import re
 from pathlib import Path
@@ -60,6 +61,34 @@ def test_a_client_that_asks_whether_to_go_on_is_told_so() -> None:
             writer.close()
 
     virtual_time.run(main())
+
+
+def test_a_compressed_body_is_not_unpacked() -> None:
+    """400 MB of blanks are 400 kB: unpacking them would keep everybody else waiting."""
+    body = gzip.compress(b" " * 1_000_000 + b'{"prompt": "a"}')
+
+    async def main() -> None:
+        async with served() as server:
+            for encoding, status in ((b"gzip", b"415"), (b"br", b"415"), (b"identity", b"400")):
+                head = HEAD + b"Connection: close\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n"
+                assert (await server.raw(head % (encoding, len(body)) + body)).startswith(b"HTTP/1.1 %s" % status)
+
+    virtual_time.run(main())
+
+
+def test_a_body_that_cannot_be_read_is_answered_and_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> bytes:
+        async with served() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n")
+            await asyncio.sleep(0.1)
+            writer.write(b"ZZ\r\nabc\r\n")
+            found = await reader.read()
+            writer.close()
+            return found
+
+    assert virtual_time.run(main()).startswith(b"HTTP/1.1 4")
+    assert caplog.records == []
 
 
 SAMPLE = re.compile(r'(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)\{model_name="(?P<label>(?:[^"\\]|\\["\\n])*)"[^{}]*\} \S+')

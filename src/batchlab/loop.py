@@ -77,7 +77,9 @@ class Loop:
             self.core.tell(tally)
             self._prepare(key)
         self.client: Any = (
-            None if self.load is not None else client_of(run.requests, run.clients, run.think_time, run.retry)
+            None
+            if self.load is not None
+            else client_of(run.requests, run.clients, run.think_time, run.retry, run.max_concurrency)
         )
 
     def _prepare(self, key: Any) -> None:
@@ -235,7 +237,7 @@ class Loop:
         """The ids of those who come."""
         arrived = []
         for time, position, r in self.client.due(self.now):
-            if self.tally is None and not self.run.inline and time == r.arrival:
+            if self.tally is None and not self.run.inline and time == r.comes:
                 self._tell(r)
             self._arrive(time, position, r)
             arrived.append(r.id)
@@ -377,7 +379,7 @@ class Loop:
                 self.tally.arrived(seq.position)
         elif not self.run.inline:
             for time, _, request in self.client.due(1 << 63):
-                if time == request.arrival:
+                if time == request.comes:
                     self._tell(request)
 
     def _tell(self, event: Any) -> None:

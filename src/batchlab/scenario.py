@@ -140,7 +140,7 @@ def build(
         raise InputError(None, "engine.policy", chosen, "must name each policy once")
     _refuse_unknown_settings(engine, [policies.find(policy) for policy in {*named, *chosen}])
     requests: Sequence[Request]
-    reacts = table.workload.clients is not None
+    reacts = table.workload.reacts
     if written_out:
         requests = _written_out(table.workload.requests)
     else:
@@ -149,6 +149,9 @@ def build(
         reacts = reacts or columns.waits
         own = columns.source()
         source = own if "sha256" in own else {**(source or {}), **own}
+    if None not in (table.workload.clients, table.workload.max_concurrency):
+        expected = "a closed loop of N clients never has more than N under way: leave one of the two out"
+        raise InputError(None, "workload.max_concurrency", table.workload.max_concurrency, expected)
     if table.workload.think_time and not table.workload.thinks:
         expected = "needs clients = N, a closed loop, or a session among the columns of a file"
         raise InputError(None, "workload.think_time", table.workload.think_time, expected)
@@ -206,12 +209,13 @@ def _run(
         engine=name,
         settings=settings,
         source=source,
-        inline=table.workload.written_out and table.workload.clients is None,
+        inline=table.workload.written_out and not table.workload.reacts,
         queue=QueueOrder(table.queue.order, table.queue.aging),
         retry=None if table.workload.retry is None else table.workload.retry.backoff(),
         deadlines=table.run.deadlines,
         clients=table.workload.clients,
         think_time=table.workload.think_time,
+        max_concurrency=table.workload.max_concurrency,
     )
 
 

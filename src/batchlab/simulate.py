@@ -57,6 +57,8 @@ class Run:
     clients: int | None = None
     """A closed loop of so many clients instead of the requests' own arrivals; each waits think_time in between."""
     think_time: int = 0
+    max_concurrency: int | None = None
+    """The client holds back what would be more than so many under way."""
     list_limit: int | None = LIST_LIMIT
     """Queue and active are listed up to so many ids, beyond it only counted; None lists them all."""
 
@@ -66,8 +68,12 @@ class Run:
 
     @property
     def reacts(self) -> bool:
-        """Whether clients wait for results before they send: a closed loop, or sessions with a think time."""
-        return self.clients is not None or (isinstance(self.requests, Columns) and self.requests.waits)
+        """Whether clients wait for results before they send: a closed loop, a cap, or sessions with a think time."""
+        return (
+            self.clients is not None
+            or self.max_concurrency is not None
+            or (isinstance(self.requests, Columns) and self.requests.waits)
+        )
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from batchlab.bench.target import Target, elsewhere, reason_of
+from batchlab.bench.target import Target, elsewhere, reason_of, text_of
 from batchlab.errors import InputError, shorten
 from batchlab.units import NS_IN_S
 
@@ -26,6 +26,8 @@ MOST_COUNTED = 1 << 24
 """Tokens that a server may say one answer or prompt has: more than any context, and a number that can be counted to."""
 LONGEST_LINE = 1 << 28
 """Bytes of one line of a stream: the first may repeat the prompt, token by token."""
+MOST_CHUNKS = 1 << 20
+"""Events with output that one answer may have."""
 CANCELLED = "by its client"
 
 
@@ -138,7 +140,7 @@ class Client:
             outcome.status = response.status
             if response.status != 200:
                 elsewhere(self._target.url, response)
-                self._refused(outcome, response.headers.get("Retry-After"), await response.text(errors="replace"))
+                self._refused(outcome, response.headers.get("Retry-After"), await text_of(response))
                 return
             await Stream(outcome, self._clock.now, response.content_type).read(response.content.iter_any())
 
@@ -155,6 +157,10 @@ class Client:
             return
         if math.isfinite(seconds):
             outcome.retry_after = max(0.0, seconds)
+
+
+class EndlessError(Exception):
+    """A server that does not stop."""
 
 
 class Stream:
@@ -195,6 +201,9 @@ class Stream:
             return False
         try:
             return self._document(json.loads(data), now)
+        except EndlessError:
+            self._outcome.reason = f"an answer of over {MOST_CHUNKS:,} events"
+            return False
         except (ValueError, TypeError, AttributeError, RecursionError):  # no JSON, or something else than what it is
             self._outcome.reason = f"not an event of OpenAI's API: {shorten(data)}"
             return False
@@ -231,6 +240,8 @@ class Stream:
         self._usage_before = usage
         if tokens > 0:
             self._outcome.chunks.append((now, int(tokens)))
+            if len(self._outcome.chunks) > MOST_CHUNKS:
+                raise EndlessError
         self._finished |= choice.get("finish_reason") is not None
 
     def _close(self) -> None:

@@ -19,7 +19,7 @@ from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import Header
 from batchlab.metrics.answers import Question, answers
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.latency import figures, latencies, throughput
+from batchlab.metrics.latency import figures, latencies, rate_of, throughput
 from batchlab.units import NS_IN_MS, NS_IN_S
 
 LATE = 10 * NS_IN_MS
@@ -171,10 +171,10 @@ def load_figures(result: Result) -> dict[str, Any]:
     lag = np.array([o.sent - o.ready for o in outcomes if not o.retries], np.int64)
     late = int((lag > LATE).sum())
     return {
-        "requested_rate": _rate(np.array([o.intended for o in outcomes], np.int64))
+        "requested_rate": rate_of(np.array([o.intended for o in outcomes], np.int64))
         if result.plan.clients is None
         else None,
-        "achieved_rate": _rate(first_sent),
+        "achieved_rate": rate_of(first_sent),
         "max_in_flight": measured.most,
         "held_back": int((held > 0).sum()),
         "longest_held_back": int(held.max()),
@@ -183,11 +183,6 @@ def load_figures(result: Result) -> dict[str, Any]:
         "client_cpu": measured.busy,
         "saturated": late > LATE_SHARE * len(outcomes) or measured.busy > BUSY,
     }
-
-
-def _rate(times: Any) -> float | None:
-    span = int(times.max() - times.min()) if len(times) else 0
-    return (len(times) - 1) * NS_IN_S / span if span else None
 
 
 def token_figures(result: Result) -> dict[str, Any]:
@@ -203,16 +198,20 @@ def token_figures(result: Result) -> dict[str, Any]:
     }
 
 
+def held_back(load: Mapping[str, Any], unit: str) -> str:
+    """What a cap did to a load."""
+    longest = load["longest_held_back"]
+    shown = f"{longest / NS_IN_S:.3f} s" if unit == "ns" else f"{longest:,} {unit}s"
+    return f"the cap on requests in flight held {load['held_back']:,} back, for up to {shown}"
+
+
 def notes(found: Mapping[str, Any]) -> list[str]:
     """What a reader of the figures must know."""
     load, tokens = found["load"], found["tokens"]
     said = []
     requested, achieved = load["requested_rate"], load["achieved_rate"]
     if requested is not None and achieved is not None and achieved < SHORTFALL * requested:
-        why = "the client was too slow"
-        if load["held_back"]:
-            longest = load["longest_held_back"] / NS_IN_S
-            why = f"the cap on requests in flight held {load['held_back']:,} back, for up to {longest:.3f} s"
+        why = held_back(load, "ns") if load["held_back"] else "the client was too slow"
         said.append(f"the requested rate was not reached: {achieved:,.3f} of {requested:,.3f} requests/s; {why}")
     if load["saturated"]:
         most = load["send_lag"]["max"] or 0

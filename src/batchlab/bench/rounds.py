@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,26 +20,28 @@ from batchlab.bench.run import Where, bench
 from batchlab.bench.scrape import series_figures
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
-from batchlab.metrics.intervals import Interval, interval
-from batchlab.plan.experiment import LOADS, Measured, Part, Served, judged, requests_of
+from batchlab.metrics.intervals import CONFIDENCE, Interval, interval, student_t
+from batchlab.plan.experiment import APART, LOADS, NO_RULE, Measured, Part, Served, judged, read, requests_of
 
 COLD = 5
 """Requests, one after another, that a fresh server gets before it is measured."""
 SCRAPE = 0.25
 """Seconds between two looks at /metrics."""
-COMPARED = (
-    ("ttft", "mean"),
-    ("ttft", "p95"),
-    ("ttft short", "p50"),
-    ("ttft long", "p50"),
-    ("itl", "p50"),
-    ("itl", "p90"),
-    ("itl", "p99"),
-    ("queue_time", "mean"),
-    ("output_token_rate", None),
-)
-"""The figures that a reading looks at: metric and statistic, or a field of Measured."""
+MOST_ROUNDS = 1000
 Figure = tuple[str, str | None]
+"""Metric and statistic, or a field of Measured."""
+COMPARED: dict[str, Figure] = {
+    "TTFT mean": ("ttft", "mean"),
+    "TTFT P95": ("ttft", "p95"),
+    "TTFT of short P50": ("ttft short", "p50"),
+    "TTFT of long P50": ("ttft long", "p50"),
+    "ITL P50": ("itl", "p50"),
+    "ITL P90": ("itl", "p90"),
+    "ITL P99": ("itl", "p99"),
+    "queue time mean": ("queue_time", "mean"),
+    "output tokens/s": ("output_token_rate", None),
+}
+"""The figures that a reading looks at."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ def _arm(parts: Sequence[Part], words: list[str], within: float, number: int, on
         measured, failed = [], 0
         for part in parts:
             seed += 1
-            _, requests = requests_of(part)
-            result = asyncio.run(bench(where, requests, Plan(exact=True), seed))
+            run, requests = requests_of(part)
+            plan = Plan(exact=True, max_concurrency=run.max_concurrency)
+            result = asyncio.run(bench(where, requests, plan, seed))
             measured.append(_measured(part, requests, result))
             failed += sum(outcome.result != "completed" for outcome in result.outcomes)
             one_more()
@@ -158,13 +162,18 @@ def change(one: Sequence[Measured], other: Sequence[Measured], of: Figure) -> tu
 
     Ratios are taken within each round: a machine whose speed drifts is as slow for both. None where one is not known.
     """
-    pairs = [(figure(a, of), figure(b, of)) for a, b in zip(one, other, strict=True)]
-    if not all(a and b for a, b in pairs):
+    found = _of_ratios(one, other, of)
+    if found is None:
         return None
-    found = interval(math.log(b / a) for a, b in pairs if a and b)
     half = math.nan if found.half_width is None else found.half_width
     middle = found.mean or 0.0
     return math.expm1(middle), math.expm1(min(middle - half, 700)), math.expm1(min(middle + half, 700))
+
+
+def _of_ratios(one: Sequence[Measured], other: Sequence[Measured], of: Figure) -> Interval | None:
+    """The mean logarithm of the ratios."""
+    pairs = [(figure(a, of), figure(b, of)) for a, b in zip(one, other, strict=True)]
+    return interval(math.log(b / a) for a, b in pairs if a and b) if all(a and b for a, b in pairs) else None
 
 
 def resolved(found: tuple[float, float, float] | None) -> bool:
@@ -172,12 +181,54 @@ def resolved(found: tuple[float, float, float] | None) -> bool:
     return found is not None and (found[1] > 0 or found[2] < 0)
 
 
+def left_open(one: Sequence[Measured], other: Sequence[Measured]) -> dict[str, int]:
+    """Figures of a reading that the rounds do not tell apart, and not to be equal within APART either.
+
+    Each with how many rounds as noisy as these would tell the change that they show, or one of APART if that is more
+    than it shows; MOST_ROUNDS + 1 for more.
+    """
+    found = {}
+    for name, of in COMPARED.items():
+        ratios, changed = _of_ratios(one, other, of), change(one, other, of)
+        if ratios is None or changed is None or ratios.half_width is None or resolved(changed):
+            continue
+        if 1 + changed[1] > 1 / (1 + APART) and changed[2] < APART:
+            continue
+        found[name] = _rounds_for(ratios, max(abs(ratios.mean or 0.0), math.log1p(APART)))
+    return found
+
+
+def _rounds_for(found: Interval, size: float) -> int:
+    """Of how many values with the same spread the interval would be narrower than this to either side."""
+    assert found.half_width is not None
+    spread = found.half_width * math.sqrt(found.count) / student_t(CONFIDENCE, found.count - 1)
+
+    def tells(count: int) -> bool:
+        return student_t(CONFIDENCE, count - 1) * spread / math.sqrt(count) < size
+
+    return 2 + bisect_left(range(2, MOST_ROUNDS + 1), True, key=tells)
+
+
+def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> list[str]:
+    """What the rounds of one load say by rule, and what they leave open, which has no direction."""
+    count = len(one)
+    if count < 2:
+        return ["not resolved: one round does not show how large the noise is; --rounds 2 at least"]
+    said, still = read(*settled(one, other), key), left_open(one, other)
+    if not still:
+        return said
+    each = (
+        f"{name} {rounds:,}" if rounds <= MOST_ROUNDS else f"{name} over {MOST_ROUNDS:,}"
+        for name, rounds in still.items()
+    )
+    open_line = f"not resolved by {count} rounds; as noisy as these, so many would be needed: {', '.join(each)}"
+    return [*(line for line in said if line != NO_RULE), open_line]
+
+
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:
     """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart."""
     first, second = _mean(one), _mean(other)
-    if len(one) < 2:
-        return first, second
-    for of in COMPARED:
+    for of in COMPARED.values():
         if not resolved(change(one, other, of)):
             second = _with(second, of, figure(first, of))
     return first, second

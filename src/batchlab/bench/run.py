@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from batchlab.bench.client import Client, Clock
+from batchlab.bench.client import MOST_COUNTED, Client, Clock
 from batchlab.bench.figures import Result, result_of
 from batchlab.bench.load import Load, Plan
 from batchlab.bench.prompts import Prompts
 from batchlab.bench.scrape import Scraper
 from batchlab.bench.target import find, session
+from batchlab.clients.listed import field as requested
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
 from batchlab.files import allow_many_files
@@ -50,6 +51,10 @@ async def bench(
 
     done: is told how many of how many requests have ended. Raises InputError where the server is not what it should be.
     """
+    for name in ("prompt", "output", "max_tokens"):
+        longest = int(max(requested(requests, name), default=0))
+        if longest > MOST_COUNTED:
+            raise InputError("the load", name, longest, f"at most {MOST_COUNTED:,} tokens can be sent in a request")
     allow_many_files()
     clock = Clock()
     async with session(where.headers) as http:

@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 
+from batchlab.bench.target import text_of
 from batchlab.units import NS_IN_S
 
 NAMES = {
@@ -80,7 +81,7 @@ class Scraper:
         while True:
             try:
                 async with self._http.get(self._url, timeout=timeout) as response:
-                    text = await response.text(errors="replace")
+                    text = await text_of(response)
                     sample = parse(text, self._now()) if response.status == 200 else None
             except (aiohttp.ClientError, OSError, TimeoutError):
                 sample = None

@@ -19,6 +19,8 @@ VERSION_WAIT = 2.0
 """Seconds to wait for an answer that is not needed."""
 KEEP_ALIVE = 3.0
 """Seconds that an idle connection is kept: less than servers do, so that none is closed under a request."""
+MOST_BYTES = 1 << 22
+"""Of an answer that is not a stream, so many are read: the rest of a page that never ends says nothing more."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,22 @@ def session(headers: Mapping[str, str]) -> aiohttp.ClientSession:
     """Connections without a bound on their number: a cap that nobody asked for would hold requests back."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT)
-    return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers)
+    jar = aiohttp.DummyCookieJar()  # whoever sets cookies would tell one request from the next
+    return aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers, cookie_jar=jar)
+
+
+async def text_of(response: aiohttp.ClientResponse) -> str:
+    """What an answer says, up to MOST_BYTES; whatever is no text in it is replaced."""
+    found = bytearray()
+    async for part in response.content.iter_any():
+        found += part
+        if len(found) > MOST_BYTES:
+            response.close()
+            break
+    try:
+        return found[:MOST_BYTES].decode(response.charset or "utf-8", "replace")
+    except LookupError:  # of a charset that nobody knows
+        return found[:MOST_BYTES].decode("utf-8", "replace")
 
 
 def base_of(url: str) -> str:
@@ -95,8 +112,8 @@ async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[s
             elsewhere(base, response)
             if response.status in (401, 403):
                 raise InputError(base, "/v1/models", response.status, "refused: --header 'Authorization=Bearer ...'")
-            text = await response.text() if response.status == 200 else "{}"
-    except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError) as error:
+            text = await text_of(response) if response.status == 200 else "{}"
+    except (aiohttp.ClientError, OSError, TimeoutError) as error:
         raise InputError(base, None, None, f"cannot be reached: {reason_of(error)}") from None
     try:
         return response.status, [str(entry["id"]) for entry in json.loads(text).get("data", [])]

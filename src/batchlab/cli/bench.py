@@ -20,13 +20,13 @@ from batchlab.cli.scenario_options import scenario_options
 from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
-from batchlab.settings import MOST_TOKENS
 from batchlab.units import NS_IN_S
 
 GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "random_output_len", "random_range_ratio")
 """Options that make a load, and do not go with one that a scenario has."""
 MOST_SECONDS = 10**6
-Tokens = click.IntRange(1, MOST_TOKENS)
+Tokens = click.IntRange(1, 2**24)
+"""More than any context has, and a prompt that can still be written out."""
 
 
 class Number(click.FloatRange):
@@ -150,8 +150,6 @@ def bench(url: str, **given: Any) -> None:
         if given["predict"]:
             found["predicted"] = _predicted(run, plan)
             found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
-            if plan.max_concurrency is not None:
-                found["notes"].append("the prediction knows no cap on requests in flight")
         _write(result, found, run, given, table, detailed)
     if given["as_json"]:
         print(json.dumps(found, indent=1, ensure_ascii=False))
@@ -172,12 +170,15 @@ def _plan(given: dict[str, Any], run: Any) -> Any:
     clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
     if run is not None and run.clients is not None and clients is None:
         clients, think_time = run.clients, run.think_time
-    if clients is not None and given["max_concurrency"] is not None:
+    cap = given["max_concurrency"]
+    if run is not None and cap is None and given["closed_loop"] is None:
+        cap = run.max_concurrency
+    if clients is not None and cap is not None:
         raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
     if clients is None and given["think_time"] is not None:
         raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
     return Plan(
-        max_concurrency=given["max_concurrency"],
+        max_concurrency=cap,
         clients=clients,
         think_time=think_time,
         max_retries=given["max_retries"],
@@ -241,6 +242,8 @@ def _generated(given: dict[str, Any]) -> Sequence[Any]:
     rate = _rate(given["request_rate"])
     if not math.isinf(rate):
         arrivals = {"arrivals": "gamma", "request_rate": rate, "burstiness": given["burstiness"]}
+    elif not 0.01 <= given["burstiness"] <= 10_000:  # of no use there, but wrong all the same
+        raise InputError("--burstiness", None, given["burstiness"], "must be at least 0.01 and at most 10000")
     ratio = Fraction(str(given["random_range_ratio"]))
     lengths = {
         name: {
@@ -254,7 +257,8 @@ def _generated(given: dict[str, Any]) -> Sequence[Any]:
     try:
         columns: Sequence[Any] = validate(GenerateTable, table).build(Path(), "ns")
     except InputError as error:
-        raise InputError(f"--{(error.place or '').replace('_', '-')}", None, error.value, error.expected) from None
+        name = error.place if error.place in GENERATED else "request_rate"
+        raise InputError(f"--{name.replace('_', '-')}", None, error.value or given[name], error.expected) from None
     return columns
 
 
@@ -286,7 +290,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
 
 def _extra(text: str | None) -> dict[str, Any]:
     try:
-        found = {} if text is None else json.loads(text, parse_constant=_no_number)
+        found = {} if text is None else json.loads(text, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -296,6 +300,13 @@ def _extra(text: str | None) -> dict[str, Any]:
 
 def _no_number(text: str) -> None:
     raise ValueError(text)  # NaN and Infinity are no JSON
+
+
+def _finite(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(text)
+    return found
 
 
 def _interval(seconds: float) -> float:
@@ -341,8 +352,9 @@ def _predicted(run: Any, plan: Any) -> dict[str, Any]:
     from batchlab.simulate import simulate
 
     summary = Summary()
-    if plan.clients is not None:
-        run = replace(run, inline=False, clients=plan.clients, think_time=plan.think_time)
+    if plan.clients is not None or plan.max_concurrency is not None:
+        how = {name: getattr(plan, name) for name in ("clients", "think_time", "max_concurrency")}
+        run = replace(run, inline=False, **how)
     simulate(run, [summary])
     document = summary.document(with_requests=False)
     return {name: document[name] for name in ("results", "latency", "throughput")}

@@ -7,11 +7,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from batchlab.cli.answers import print_answers
-from batchlab.cli.large import NAMES, amount, print_latencies
+from batchlab.cli.large import FROM_SEND, NAMES, amount, print_latencies
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.errors import one_line
 
-FROM_SEND = {"ttft_from_send": "TTFT from send", "e2el_from_send": "E2E from send", "icl": "ICL (chunks)"}
 COMPARED = ("mean", "p50", "p90", "p99", "max")
 SHOWN_REASONS = 5
 
@@ -29,7 +28,7 @@ def print_bench(found: dict[str, Any]) -> None:
     if "predicted" in found:
         out.print(_beside(found))
     else:
-        print_latencies(out, found["latency"], "ns", NAMES | FROM_SEND)
+        print_latencies(out, found["latency"], "ns")
     out.print()
     through = found["throughput"]
     if "answers" not in found and through["request_rate"] is not None:  # they say it too
@@ -73,11 +72,10 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
 def _beside(found: dict[str, Any]) -> Table:
     """Measured and predicted, metric by metric."""
     shown = plain_table("ms", "", "count", *COMPARED, numeric=("count", *COMPARED))
-    for key, name in NAMES.items():
-        for title, figures in (("measured", found["latency"][key]), ("predicted", found["predicted"]["latency"][key])):
-            cells = (amount(figures[f], "ns") for f in COMPARED)
-            shown.add_row(name if title == "measured" else "", title, f"{figures['count']:,}", *cells)
-    for key, name in FROM_SEND.items():
-        figures = found["latency"][key]
-        shown.add_row(name, "measured", f"{figures['count']:,}", *(amount(figures[f], "ns") for f in COMPARED))
+    for key, name in {**NAMES, **FROM_SEND}.items():
+        for title in ("measured", "predicted"):
+            figures = (found if title == "measured" else found["predicted"])["latency"].get(key)
+            if figures is not None:
+                cells = (amount(figures[f], "ns") for f in COMPARED)
+                shown.add_row(name if title == "measured" else "", title, f"{figures['count']:,}", *cells)
     return shown

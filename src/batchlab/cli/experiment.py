@@ -6,6 +6,7 @@ from dataclasses import asdict
 import click
 from rich.table import Table
 
+from batchlab.cli.bench import Number
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
@@ -54,7 +55,7 @@ TIMES = {
 )
 @click.option(
     "--ready-within",
-    type=click.FloatRange(0.1, 86400),
+    type=Number(0.1, 86400),
     default=600.0,
     show_default=True,
     help="With --engine: seconds that a server has to come up.",

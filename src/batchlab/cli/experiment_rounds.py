@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from batchlab.bench.rounds import Arm, Figure, change, over, resolved, settled
+from batchlab.bench.rounds import Arm, Figure, change, left_open, over, reading, resolved
 from batchlab.cli.tables import console, print_folded, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
-from batchlab.plan.experiment import LOADS, Measured, read
+from batchlab.plan.experiment import LOADS, Measured
 from batchlab.units import NS_IN_MS
 
 TIMES: dict[str, Figure] = {
@@ -30,7 +30,7 @@ OTHERS: dict[str, Figure] = {
     "KV use, max %": ("kv_use", None),
     "preemptions": ("preemptions", None),
 }
-RESOLVED = "*"
+OPEN = "not resolved"
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Experiment:
 
 def tell(found: Experiment, document: dict[str, Any] | None) -> None:
     """Print it; with the head of a document, as JSON."""
-    readings = {load: read(*settled(*found.runs(load)), found.key) for load in LOADS}
+    readings = {load: reading(*found.runs(load), found.key) for load in LOADS}
     if document is not None:
         print(json.dumps({**document, **_document(found, readings)}, indent=1))
         return
@@ -60,8 +60,8 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
         columns = _columns(found, load)
         print_folded(out, columns, tuple(columns)[1:])
         say(out, "")
-    noise = "no interval of one round" if count == 1 else f"{RESOLVED}: told apart from none, 95 % over {count} rounds"
-    say(out, f"times in ms, of the mean over {count} rounds; change: mean of the ratios within rounds; {noise}")
+    noise = "one round has no interval" if count == 1 else f"its 95 % interval over {count} rounds; {OPEN}: holds 0 %"
+    say(out, f"times in ms, of the mean over {count} rounds; change: mean of the ratios within rounds, {noise}")
     for arms in zip(*found.rounds, strict=True):
         say(out, _cold_line(found.key, [arm.cold for arm in arms]))
     failed = [sum(arm.failed for arm in arms) for arms in zip(*found.rounds, strict=True)]
@@ -70,8 +70,6 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
     for load, lines in readings.items():
         for line in lines:
             say(out, f"{load}: {line}")
-    if count > 1:
-        say(out, "figures that the rounds do not tell apart count as equal in the reading")
 
 
 def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
@@ -92,8 +90,8 @@ def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
                 for runs, simulated in ((one, before), (other, after))
                 for cell in (_spread(over(runs, of), scale), _spread(over([simulated], of), scale))
             ),
-            _percent(change(one, other, of)),
-            _percent(change([before], [after], of)),
+            _change(change(one, other, of)),
+            _simulated(change([before], [after], of)),
         ]
         if any(cell != "-" for cell in cells[1:]):
             for column, cell in zip(columns.values(), cells, strict=True):
@@ -108,14 +106,19 @@ def _spread(value: Interval, scale: float) -> str:
     return text if value.half_width is None else f"{text} ±{value.half_width * scale:,.2f}"
 
 
-def _percent(found: tuple[float, float, float] | None) -> str:
+def _simulated(found: tuple[float, float, float] | None) -> str:
+    return "-" if found is None else f"{100 * found[0]:+,.0f} %"
+
+
+def _change(found: tuple[float, float, float] | None) -> str:
+    """A measured change; one inside the noise, or of a single round, has no direction."""
     if found is None:
         return "-"
     middle, low, high = (100 * bound for bound in found)
     if math.isnan(low):
-        return f"{middle:+.0f} %"
-    mark = RESOLVED if resolved(found) else " "
-    return f"{middle:+.0f} % ({low:+,.0f} to {min(high, 9999):+,.0f}){mark}"
+        return OPEN
+    said = f"{middle:+,.0f} %" if resolved(found) else OPEN
+    return f"{said} ({low:+,.0f} to {min(high, 9999):+,.0f})"
 
 
 def _cold_line(key: str, colds: Sequence[Any]) -> str:
@@ -139,5 +142,6 @@ def _document(found: Experiment, readings: dict[str, list[str]]) -> dict[str, An
         "rounds": [[asdict(arm) for arm in arms] for arms in found.rounds],
         "predicted": [asdict(run) for run in found.predicted],
         "changes": changes,
+        "rounds_needed": {load: left_open(*found.runs(load)) for load in LOADS},
         "reading": readings,
     }

@@ -1,6 +1,6 @@
 """What `run` prints for a workload file: figures instead of every iteration and every request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +25,8 @@ NAMES = {
     "queue_time": "queue time",
     "max_itl": "max ITL",
 }
+FROM_SEND = {"ttft_from_send": "TTFT from send", "e2el_from_send": "E2E from send", "icl": "ICL (chunks)"}
+"""What a client adds that counts from the sending, where that is another time."""
 FIGURES = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
@@ -49,6 +51,8 @@ def print_large_run(
     out.print()
     print_spread(out, result, lambda time: duration(round(time), unit))
     print_over_time(out, result, strip, lambda time: duration(round(time), unit))
+    if "load" in document:
+        say(out, _held_back(document["load"], unit))
     say(out, _throughput(document["throughput"]))
     for line in totals_lines(result):
         say(out, line)
@@ -69,6 +73,8 @@ def workload_lines(run: Run) -> list[str]:
     if run.clients is not None:
         pause = duration(run.think_time, run.cost.unit)
         when = f" in a closed loop of {run.clients:,} clients, each {pause} after its last"
+    if run.max_concurrency is not None:
+        when += f", at most {run.max_concurrency:,} in flight"
     lines = [
         f"{len(columns):,} requests{when}; prompt mean {columns.prompt.mean():,.1f}, "
         f"output mean {columns.output.mean():,.1f} tokens"
@@ -110,10 +116,9 @@ def milliseconds(value: float | None) -> str:
     return f"{ms:,.2f}" if ms >= 0.1 or not ms else f"{ms:,.6f}".rstrip("0")
 
 
-def print_latencies(
-    out: Console, latency: dict[str, dict[str, Any]], unit: str, names: Mapping[str, str] = NAMES
-) -> None:
-    """A row for each of the latencies that have a name."""
+def print_latencies(out: Console, latency: dict[str, dict[str, Any]], unit: str) -> None:
+    """A row for each of the latencies."""
+    names = {key: name for key, name in {**NAMES, **FROM_SEND}.items() if key in latency}
     rows = [latency[key] for key in names]
     columns: dict[str, list[Any]] = {
         "ms" if unit == "ns" else f"in {unit}s": list(names.values()),
@@ -139,6 +144,18 @@ def _throughput(found: dict[str, Any]) -> str:
         f"throughput {found['request_rate']:,.3f} requests/{per}, "
         f"{found['output_token_rate']:,.1f} output tokens/{per} (prompt tokens not counted), "
         f"over {span} from the first arrival to the last completion"
+    )
+
+
+def _held_back(load: dict[str, Any], unit: str) -> str:
+    per = "s" if unit == "ns" else unit
+    sent, asked = (load[name] for name in ("achieved_rate", "requested_rate"))
+    rates = "all at once" if asked is None else f"{asked:,.3f} requests/{per}"
+    reached = "at once" if sent is None else f"{sent:,.3f}"
+    longest = duration(load["longest_held_back"], unit)
+    return (
+        f"sent {reached} of {rates} requested: the cap on requests in flight held {load['held_back']:,} back, "
+        f"for up to {longest}"
     )
 
 

@@ -15,6 +15,8 @@ from batchlab.errors import InputError
 from batchlab.settings import LATEST
 from batchlab.units import NS_IN_S
 
+LEAST_RATE = 1e-18
+"""At lower rates two arrivals are further apart than 2^62 in any clock, and quotients may overflow."""
 DAY_STEPS = 1440
 """Steps of a period of `diurnal`, within which its rate is constant: the minutes of a day."""
 
@@ -24,6 +26,8 @@ def arrival_times(table: GenerateTable, count: int, clock_unit: str) -> Integers
     if table.arrivals == "all-at-once" or count == 0:
         return np.zeros(count, np.int64)
     assert table.request_rate is not None
+    if table.request_rate < LEAST_RATE and count > 1:
+        raise _too_late(count, clock_unit)
     per_second = NS_IN_S if clock_unit == "ns" else 1
     passed = np.concatenate(([0.0], np.cumsum(_unit_gaps(table, count - 1))))
     if table.arrivals == "on-off":
@@ -41,11 +45,13 @@ def arrival_times(table: GenerateTable, count: int, clock_unit: str) -> Integers
     else:
         times = passed / table.request_rate * per_second
     if times[-1] > LATEST:
-        raise InputError(
-            None, "workload.generate", None, f"the last of {count:,} arrivals lies beyond 2^62 {clock_unit}"
-        )
+        raise _too_late(count, clock_unit)
     found: Integers = np.rint(times).astype(np.int64)
     return found
+
+
+def _too_late(count: int, clock_unit: str) -> InputError:
+    return InputError(None, "workload.generate", None, f"the last of {count:,} arrivals lies beyond 2^62 {clock_unit}")
 
 
 def _unit_gaps(table: GenerateTable, count: int) -> Floats:

@@ -24,8 +24,11 @@ class Due:
         found = []
         while self._due and self._due[0][0] <= now:
             time, position = heappop(self._due)
-            found.append((time, position, replace(self._requests[position], arrival=time)))
+            found.append((time, position, self._as_sent(position, time)))
         return found
+
+    def _as_sent(self, position: int, time: int) -> Request:
+        return replace(self._requests[position], arrival=time)
 
     def rejected(self, position: int, request: Request, now: int) -> int | None:
         """A rejected request does not come again."""

@@ -25,7 +25,8 @@ class Request:
     client gives up at this time. sent: the client's own time stamp where it differs from the arrival at the scheduler.
     tokens: their identity, if known. group: the class it belongs to, if there are several. after, think_time: it is a
     turn of a session, sent so long after the last token of the request of that id; its arrival follows from that, and
-    is not known before. blocks: in a recording, names of the prompt's full KV blocks.
+    is not known before. blocks: in a recording, names of the prompt's full KV blocks. held_until: when it was sent,
+    where that is after its arrival because the client had too many under way.
     """
 
     id: str
@@ -42,6 +43,12 @@ class Request:
     after: str | None = None
     think_time: int | None = None
     blocks: tuple[str, ...] | None = None
+    held_until: int | None = None
+
+    @property
+    def comes(self) -> int:
+        """When the engine first sees it."""
+        return self.arrival if self.held_until is None else self.held_until
 
 
 class KnownRequest(NamedTuple):

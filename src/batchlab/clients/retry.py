@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from batchlab.clients.capped import Capped
 from batchlab.clients.closed import Closed
 from batchlab.clients.listed import Listed
 from batchlab.clients.request import Request
@@ -25,7 +26,7 @@ class Backoff:
 class Retrying:
     """Sends what another client sends, and a rejected request again. An attempt is an event; the result comes once."""
 
-    def __init__(self, client: Listed | Closed | Turns, backoff: Backoff) -> None:
+    def __init__(self, client: Listed | Capped | Closed | Turns, backoff: Backoff) -> None:
         self._client = client
         self._backoff = backoff
         self._again: list[tuple[int, int, Request]] = []

@@ -115,11 +115,17 @@ class WorkloadTable(FileTable):
     retry: RetryTable | None = None
     clients: Count | None = None
     think_time: CountOrZero = 0
+    max_concurrency: Count | None = None
+
+    @property
+    def reacts(self) -> bool:
+        """Whether clients wait for results before they send, whatever the requests are."""
+        return self.clients is not None or self.max_concurrency is not None
 
     @property
     def written_out(self) -> bool:
         """Whether the requests stand in the scenario. Raises InputError where that is not clear."""
-        given = self.model_fields_set - {"retry", "clients", "think_time"}
+        given = self.model_fields_set - {"retry", "clients", "think_time", "max_concurrency"}
         for key, form in (("requests", "requests = [...]"), ("generate", "[workload.generate]")):
             if key in given:
                 for other in sorted(given - {key, "transform" if key == "generate" else key}):
@@ -146,4 +152,7 @@ class WorkloadTable(FileTable):
             columns = self.generate.build(folder, clock_unit)
         if self.clients is not None and columns.sessions is not None and (columns.sessions.previous >= 0).any():
             raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
+        if self.max_concurrency is not None and columns.waits:
+            expected = "is for requests at their own times: here turns of sessions wait for the answer before them"
+            raise InputError(None, "workload.max_concurrency", self.max_concurrency, expected)
         return columns if self.transform is None else self.transform.apply(columns)

@@ -96,15 +96,17 @@ class Explainer:
         self.iterations += 1
 
     def _comings(self, line: Iteration, state: State) -> None:
-        """The spans of those who come: away until their arrival, then unseen until the line begins."""
+        """The spans of those who come: away, or held back, until they are sent, then unseen until the line begins."""
         for id in line.arrived:
             life = state.find(id, "pending", "retrying")
             if not self._follows(id):
                 continue
-            due = life.request.arrival
+            due = life.request.comes
             if life.state == "retrying" and life.again_at is not None:
                 due = life.again_at
                 self._span(life, Reason.RETRY, life.out_since, due, None, (), {"rejected": life.reason})
+            else:
+                self._span(life, Reason.HELD, life.request.arrival, due, None, (), {})
             self._span(life, Reason.UNDER_WAY, due, line.start, None, (), {})
 
     def _plan(self, line: Iteration, state: State, before: int) -> Moment:

@@ -21,14 +21,15 @@ class Reason(IntEnum):
     POLICY = 9
     PREEMPTED = 10
     RETRY = 11
-    STALL = 12
-    BETWEEN = 13
-    UNKNOWN = 14
-    PREFILL = 15
-    AGAIN = 16
-    DECODE = 17
-    BESIDE = 18
-    IN_FLIGHT = 19
+    HELD = 12
+    STALL = 13
+    BETWEEN = 14
+    UNKNOWN = 15
+    PREFILL = 16
+    AGAIN = 17
+    DECODE = 18
+    BESIDE = 19
+    IN_FLIGHT = 20
 
     @property
     def label(self) -> str:
@@ -54,6 +55,7 @@ LABELS = {
     Reason.POLICY: "policy",
     Reason.PREEMPTED: "preempted",
     Reason.RETRY: "retry backoff",
+    Reason.HELD: "held back by client",
     Reason.STALL: "decode stall",
     Reason.BETWEEN: "between iterations",
     Reason.UNKNOWN: "not determined",
@@ -77,6 +79,7 @@ MEANINGS = {
     Reason.POLICY: "the policy gave a reason of its own",
     Reason.PREEMPTED: "it was taken off its seat and had not got one back",
     Reason.RETRY: "it was rejected, and its client had not come again",
+    Reason.HELD: "its client had too many in flight to send it",
     Reason.STALL: "it was in its decode phase and got no token, while others got prefill tokens",
     Reason.BETWEEN: "no iteration ran",
     Reason.UNKNOWN: "not determined by the trace",

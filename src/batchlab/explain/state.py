@@ -139,10 +139,12 @@ class State:
     # Mechanism
 
     def _come(self, life: Life, start: int) -> None:
-        due = life.request.arrival
+        due = life.request.comes
         if life.state == "retrying" and life.again_at is not None:
             due = life.again_at
             life.times[Reason.RETRY] += due - life.out_since
+        else:
+            life.times[Reason.HELD] += due - life.request.arrival
         if due > start:
             raise InputError(None, f"request {shorten(life.id)}", due, f"it is seen at {start} already")
         life.times[Reason.UNDER_WAY] += start - due

@@ -13,7 +13,7 @@ from batchlab.clients.request import Request
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Header, Iteration
 from batchlab.metrics.gaps import Gaps
-from batchlab.metrics.latency import latencies, throughput
+from batchlab.metrics.latency import from_send, latencies, load_figures, throughput
 from batchlab.metrics.result import RequestResult
 
 
@@ -168,6 +168,10 @@ class Summary:
             "latency": latencies(self.tally, arrival),
             "throughput": throughput(self.tally, arrival, unit),
         }
+        sent = self.sent()
+        if sent is not None:
+            document["latency"] |= from_send(self.tally, sent)
+            document["load"] = load_figures(arrival, sent, unit)
         if with_requests:
             listed = self.header.requests is not None
             document["requests"] = [result.as_dict(with_times=listed) for result in self.results]
@@ -178,6 +182,12 @@ class Summary:
         if isinstance(self._requests, Columns):
             return getattr(self._requests, name)
         return np.array([getattr(request, name) for request in self._requests], np.int64)
+
+    def sent(self) -> Any:
+        """When each request was sent, in the order of the tally; None where no client held any back."""
+        if isinstance(self._requests, Columns) or all(request.held_until is None for request in self._requests):
+            return None
+        return np.array([request.comes for request in self._requests], np.int64)
 
     def groups(self) -> tuple[list[str], Any]:
         """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""

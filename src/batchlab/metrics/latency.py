@@ -25,6 +25,7 @@ Figures = dict[str, Any]
 """count, mean, p50, p90, p95, p99, max; where the count is 0 all others are None. error, where it is not 0: how far a
 percentile may be off, relatively."""
 
+FROM_SEND = ("ttft_from_send", "e2el_from_send")
 NAMES = ("ttft", "tpot", "itl", "e2el", "ntpot", "queue_time", "max_itl")
 
 Integers = npt.NDArray[np.int64]
@@ -71,6 +72,33 @@ def samples_of(tally: Tally | Part, arrival: Integers) -> dict[str, npt.NDArray[
         "queue_time": (scheduled - arrival)[ran],
         "max_itl": gap[answered],
     }
+
+
+def from_send(tally: Tally, sent: Integers) -> dict[str, Figures]:
+    """TTFT and E2E of a client that counts from the sending, which hides how long it held a request back itself."""
+    samples = samples_of(tally, sent)
+    return {"ttft_from_send": figures(samples["ttft"]), "e2el_from_send": figures(samples["e2el"])}
+
+
+def load_figures(arrival: Integers, sent: Integers, unit: str) -> dict[str, Any]:
+    """What was asked of the engine by a client that holds requests back, and what it sent.
+
+    requested_rate, achieved_rate: between the first and the last request, per second in a clock of ns, else per unit;
+    None where all come at once. held_back: requests that were sent after their arrival.
+    """
+    held = sent - arrival
+    return {
+        "requested_rate": rate_of(arrival, unit),
+        "achieved_rate": rate_of(sent, unit),
+        "held_back": int((held > 0).sum()),
+        "longest_held_back": int(held.max()),
+    }
+
+
+def rate_of(times: Integers, unit: str = "ns") -> float | None:
+    """Requests a second, or a unit, from the first to the last of these times; None without any time between them."""
+    span = int(times.max() - times.min()) if len(times) else 0
+    return (len(times) - 1) * (10**9 if unit == "ns" else 1) / span if span else None
 
 
 def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class RequestResult:
         }
         if request.group is not None:
             entry["group"] = request.group
+        if request.held_until is not None:
+            entry["held_until"] = request.held_until
         if with_times and self.output_times is not None:
             entry["output_times"] = self.output_times
         return entry

@@ -27,10 +27,15 @@ Integers = npt.NDArray[np.int64]
 
 
 def schema_of(requests: Sequence[Request], **about: str) -> Any:
-    """Names and types of the columns. A group is one only where a request has one; about: the file's metadata."""
+    """Names and types of the columns; about: the file's metadata.
+
+    A group is one only where a request has one, and the sending where a client held one back.
+    """
     fields: list[tuple[str, Any]] = [("id", pa.string()), *((name, pa.int64()) for name in GIVEN)]
     if _grouped(requests):
         fields.append(("group", pa.string()))
+    if _held(requests):
+        fields += [("sent", pa.int64()), ("ttft_from_send", pa.int64())]
     fields += [("result", pa.string()), ("reason", pa.string())]
     fields += [(name, pa.int64()) for name in ("queue_time", "ttft", "e2el")]
     fields += [
@@ -48,6 +53,9 @@ def batches(schema: Any, requests: Sequence[Request], tally: Tally, positions: I
         part = positions[start : start + ROWS]
         found = {**_given(requests, part, "group" in schema.names), **_became(tally, part)}
         found |= _latencies(tally, part, found["arrival"])
+        if "sent" in schema.names:
+            sent = np.array([requests[position].comes for position in part], np.int64)
+            found |= {"sent": sent, "ttft_from_send": _latencies(tally, part, sent)["ttft"]}
         yield pa.record_batch([pa.array(found[field.name], field.type) for field in schema], schema=schema)
 
 
@@ -80,6 +88,10 @@ def _grouped(requests: Sequence[Request]) -> bool:
     if isinstance(requests, Columns):
         return requests.groups is not None
     return any(request.group is not None for request in requests)
+
+
+def _held(requests: Sequence[Request]) -> bool:
+    return not isinstance(requests, Columns) and any(request.held_until is not None for request in requests)
 
 
 def _given(requests: Sequence[Request], part: Integers, grouped: bool) -> dict[str, Any]:

@@ -27,6 +27,7 @@ APART = 0.05
 """Two figures differ where they do by more than this share."""
 FULL = 0.95
 """KV memory is nearly full from this share on."""
+NO_RULE = f"no rule applies: no trade beyond {100 * APART:g} % between ITL, TTFT and throughput"
 Figures = dict[str, Any]
 
 
@@ -201,7 +202,7 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
         said.append("both wait while KV memory is nearly full: look at KV blocks and input lengths before this setting")
     if one.preemptions or other.preemptions:
         said.append(f"preemptions {one.preemptions:,} and {other.preemptions:,}: part of the work is done twice")
-    return said or [f"no rule applies: no trade beyond {100 * APART:g} % between ITL, TTFT and throughput"]
+    return said or [NO_RULE]
 
 
 def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:

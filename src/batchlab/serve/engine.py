@@ -88,7 +88,14 @@ class Engine:
             raise InputError(None, "cost.unit", run.cost.unit, "must be 'ns': a server answers in real time")
         nobody = {"name": None, "sha256": None, "requests": None}
         self.run = run = replace(
-            run, requests=[], inline=False, max_iterations=None, retry=None, clients=None, source=nobody
+            run,
+            requests=[],
+            inline=False,
+            max_iterations=None,
+            retry=None,
+            clients=None,
+            max_concurrency=None,
+            source=nobody,
         )
         if getattr(run.policy, "padding", None) == "all":
             expected = "needs to know all requests before the first comes, and a server does not"
@@ -155,6 +162,11 @@ class Engine:
         for live in list(self._lives.values()):
             self.cancel(live, SHUTDOWN)
         self._news.set()
+
+    @property
+    def observed(self) -> bool:
+        """Whether anybody is told its events."""
+        return self._observer is not None
 
     @property
     def lag(self) -> float:

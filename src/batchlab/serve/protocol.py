@@ -30,6 +30,7 @@ TYPES = {
     405: "MethodNotAllowedError",
     408: "RequestTimeoutError",
     413: "PayloadTooLargeError",
+    415: "UnsupportedMediaTypeError",
     429: "TooManyRequestsError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",

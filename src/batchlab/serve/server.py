@@ -21,6 +21,8 @@ MOST_BYTES = 32 << 20
 PATIENCE = 30.0
 """Seconds within which a request has to have come: its head after the connection was made, then its body."""
 LONGEST_ID = 200
+VLLMS_OWN = "max_num_queued_"
+"""So begin the reasons of vLLM's own bounds, for which it says 503 and not when to come again."""
 DONE = b"data: [DONE]\n\n"
 
 
@@ -81,7 +83,7 @@ class Front(web.Server):
 
     def __call__(self) -> Connection:
         """One connection."""
-        return Connection(self, loop=asyncio.get_running_loop())
+        return Connection(self, loop=asyncio.get_running_loop(), auto_decompress=False)
 
 
 def _request(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -96,8 +98,9 @@ class MockServer:
         self.engine = engine
         self.settings = settings
         self._created = int(time.time())
-        self._names: set[str] = set()
+        self._names: set[str] = set()  # that are taken: a trace names everybody once, else those that are there do
         self._count = 0
+        self._served = 0
         self._routes: dict[str, tuple[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]]] = {
             "/v1/completions": ("POST", self._completions),
             "/v1/chat/completions": ("POST", self._chat),
@@ -127,6 +130,9 @@ class MockServer:
         return await self._serve(request, await self._body(request, Chat), chat=True)
 
     async def _body(self, request: web.BaseRequest, kind: type[Body]) -> Body:
+        encoding = request.headers.get("Content-Encoding", "identity")
+        if encoding.lower() != "identity":  # 400 KB may hold 400 MB; vLLM does not unpack either
+            raise ApiError(415, f"Content-Encoding {encoding!r}: a body must not be compressed")
         try:
             async with asyncio.timeout(PATIENCE):
                 if request.headers.get("Expect", "").lower() == "100-continue":  # curl waits a second for it
@@ -137,7 +143,7 @@ class MockServer:
         except web.HTTPRequestEntityTooLarge:
             raise ApiError(413, f"the body is longer than {MOST_BYTES:,} bytes") from None
         except web.RequestPayloadError as error:
-            raise ApiError(400, f"the body cannot be read: {error}") from None
+            raise ApiError(400, f"the body cannot be read: {' '.join(str(error).split())}") from None
         body = parse(kind, data)
         if body.model is not None and body.model != self.settings.model:
             raise ApiError(404, f"The model `{body.model}` does not exist; there is `{self.settings.model}`.", "model")
@@ -168,10 +174,13 @@ class MockServer:
             return web.json_response(answer.whole(live.tokens))
         finally:  # also if the client has hung up
             self.engine.cancel(live)
+            if not self.engine.observed:
+                self._names.discard(name)
 
     def _submit(self, name: str, body: Body, tokens: list[int] | list[bytes]) -> Live:
         limits = self.engine.run.limits
-        known = identity(tokens, limits.block_size, len(self._names)) if limits.enable_prefix_caching else None
+        self._served += 1
+        known = identity(tokens, limits.block_size, self._served) if limits.enable_prefix_caching else None
         deadline = None if body.deadline_ms is None else body.deadline_ms * NS_IN_MS
         priority = 1 if body.priority is None else body.priority
         try:
@@ -202,12 +211,14 @@ class MockServer:
         if live.result == "rejected":
             if "prompt" in live.reason or "max_tokens" in live.reason:  # it can never be served
                 return ApiError(400, live.reason)
+            if live.reason.startswith(VLLMS_OWN):
+                return ApiError(503, live.reason)
             return ApiError(429, live.reason, retry_after=self.settings.retry_after)
         status = {"expired": 504, "cancelled": 503}.get(live.result or "", 500)
         return ApiError(status, live.reason)
 
     def _name(self, given: str | None) -> str:
-        """A new id: the client's own, if it has one and nobody else had it."""
+        """A new id: the client's own, if it has one that is not taken."""
         own = given if given and given.isprintable() and len(given) <= LONGEST_ID else ""
         name = own
         while not name or name in self._names:

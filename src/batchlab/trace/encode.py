@@ -23,7 +23,7 @@ def request_fields(request: Request) -> dict[str, Any]:
         del fields["output"]
     if request.blocks is not None:
         fields["blocks"] = list(request.blocks)
-    for name in ("deadline", "cancel_at", "sent", "group", "after", "think_time"):
+    for name in ("deadline", "cancel_at", "sent", "group", "after", "think_time", "held_until"):
         value = getattr(request, name)
         if value is not None:
             fields[name] = value

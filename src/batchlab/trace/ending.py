@@ -148,6 +148,8 @@ def _request_summary(known: Known) -> dict[str, Any]:
     }
     if known.group is not None:
         fields["group"] = known.group
+    if known.held_until is not None:
+        fields["held_until"] = known.held_until
     if known.output_times is not None:
         fields["output_times"] = known.output_times
     return fields

@@ -198,6 +198,7 @@ _REQUEST_OPTIONS: dict[str, Check] = {
     "group": _text(),
     "after": _text(),
     "think_time": _integer(0),
+    "held_until": _integer(1),
     "output": _integer(1),
     "blocks": _list_of(_text()),
 }

@@ -20,7 +20,7 @@ GAP_ERROR = 2.0**-11
 
 
 def figures_of(requests: Iterable[Known], gaps: Counter[int], unit: str) -> dict[str, Any]:
-    """The summary's `latency` and `throughput`."""
+    """The summary's `latency` and `throughput`, and its `load` where a client held requests back."""
     known = list(requests)
     done = [r for r in known if r.state == "completed"]
     samples: dict[str, Counter[Any]] = {
@@ -32,6 +32,10 @@ def figures_of(requests: Iterable[Known], gaps: Counter[int], unit: str) -> dict
         "queue_time": Counter(r.first_start - r.arrival for r in known if r.first_start is not None),
         "max_itl": Counter(r.max_gap for r in known if r.first_time is not None),
     }
+    held = [r.held_until - r.arrival for r in known if r.held_until is not None]
+    if held:
+        samples["ttft_from_send"] = Counter(r.first_time - _sent(r) for r in known if r.first_time is not None)
+        samples["e2el_from_send"] = Counter(_last(r) - _sent(r) for r in done)
     tokens = sum(r.emitted for r in done)
     span = max(map(_last, done)) - min(r.arrival for r in known) if done else None
     second = 10**9 if unit == "ns" else 1
@@ -46,7 +50,12 @@ def figures_of(requests: Iterable[Known], gaps: Counter[int], unit: str) -> dict
     latency = {name: _figures(counts) for name, counts in samples.items()}
     if len(gaps) > EXACT_GAPS:
         latency["itl"]["error"] = GAP_ERROR
-    return {"latency": latency, "throughput": throughput}
+    found = {"latency": latency, "throughput": throughput}
+    if held:
+        rates = {"requested_rate": [r.arrival for r in known], "achieved_rate": [_sent(r) for r in known]}
+        load: dict[str, Any] = {name: _rate(times, second) for name, times in rates.items()}
+        found["load"] = {**load, "held_back": len(held), "longest_held_back": max(held)}
+    return found
 
 
 def differences(prefix: str, given: Any, derived: Any, tolerance: float = TOLERANCE) -> Iterator[str]:
@@ -89,6 +98,15 @@ def _figures(counts: Counter[Any]) -> dict[str, Any]:
         high = min(low + 1, count - 1)
         figures[name] = float(at(low) + (rank - low) * (at(high) - at(low)))
     return {**figures, "max": values[-1]}
+
+
+def _rate(times: list[int], second: int) -> float | None:
+    span = max(times) - min(times)
+    return (len(times) - 1) / span * second if span else None
+
+
+def _sent(r: Known) -> int:
+    return r.arrival if r.held_until is None else r.held_until
 
 
 def _first(r: Known) -> int:

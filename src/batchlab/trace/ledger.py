@@ -61,6 +61,10 @@ class Ledger:
             self.bad("request", f"max_tokens {most}, but at least output {output} expected", name)
         elif most != output and self.header["max_tokens_rule"] == "output":
             self.bad("request", f"max_tokens {most}, but max_tokens_rule says output {output}", name)
+        if "held_until" in obj and obj["held_until"] <= obj["arrival"]:
+            self.bad(
+                "request", f"held_until {obj['held_until']}, but later than arrival {obj['arrival']} expected", name
+            )
         self._check_turn(obj)
         self.requests[name] = known_from(obj, len(self.requests), self.terms, self._keep_times, self.gaps)
 

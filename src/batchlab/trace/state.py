@@ -33,6 +33,8 @@ class Known:
     cancel_at: int | None = None
     deadline_at: int | None = None
     group: str | None = None
+    held_until: int | None = None
+    """When it was sent, where its client held it back for a time."""
     state: str = "pending"
     attempts: int = 0
     came: int = 0
@@ -153,7 +155,8 @@ def known_from(
         due=terms.due_output(obj["prompt"], obj.get("output", obj["max_tokens"])),
         open_end="output" not in obj,
         prefill_target=obj["prompt"],
-        comes_at=obj["arrival"],
+        comes_at=obj.get("held_until", obj["arrival"]),
+        held_until=obj.get("held_until"),
         cancel_at=obj.get("cancel_at"),
         deadline_at=None if deadline is None else obj["arrival"] + deadline,
         group=obj.get("group"),

@@ -18,6 +18,7 @@ SETTINGS = (
     "scheduler_reserve_full_isl",
 )
 """Settings that go by the same name in vLLM's SchedulerConfig and in our policy `vllm`."""
+ASYNC = "asynchronous scheduling, vLLM's default on a GPU: start it with --no-async-scheduling"
 NAME_BYTES = 8
 """Of a block's hash, so many bytes are its name: among a million blocks, 1 in 40 million that two have the same."""
 
@@ -49,7 +50,7 @@ def obstacle(scheduler: Any) -> str | None:
     config = scheduler.vllm_config
     groups = len(scheduler.kv_cache_config.kv_cache_groups)
     found = {
-        "asynchronous scheduling: give --no-async-scheduling": scheduler.scheduler_config.async_scheduling,
+        ASYNC: scheduler.scheduler_config.async_scheduling,
         "speculative decoding": config.speculative_config is not None,
         f"{groups} groups of KV blocks, where one is expected": groups != 1,
         "a KV connector": scheduler.connector is not None,
