@@ -180,9 +180,35 @@ def test_the_table_and_the_file(scenario, tmp_path):
 
 
 def test_nothing_meets_is_exit_1(scenario):
-    space = "--space=engine.max_num_seqs=4,8"
-    done = CliRunner().invoke(cli, ["tune", scenario, "--slo", "ttft:p99<=1ms", space, "--jobs=1"])
-    assert done.exit_code == 1 and "no combination tried meets ttft:p99<=1ms" in done.stdout
+    """No rate does either: the nearest is the one with which the most requests are within."""
+    space = "--space=engine.max_num_seqs=2,8"
+    command = ["tune", scenario, "--slo", "ttft:p99<=8ms", space, "--jobs=1"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1 and "no combination tried meets ttft:p99<=8ms at the load as it is" in done.stdout
+    document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    as_it_is, other = document["rows"]
+    assert not document["met"] and as_it_is["capacity"] == other["capacity"] == 0
+    assert as_it_is["attainment"] > other["attainment"] and as_it_is["recommended"]
+    assert f"nearest, with the most requests within the objectives: as it is: {document['flags']}" in done.stdout
+
+
+@pytest.mark.parametrize("maximize", ["capacity", "goodput"])
+def test_above_all_capacity_the_nearest_is_recommended_and_said_to_miss(scenario, maximize):
+    above = ["--set=workload.generate.request_rate=500", "--space=engine.max_num_seqs=4,8,16,64", "--jobs=1"]
+    command = ["tune", scenario, "--slo", "ttft:p90<=400ms", *above, f"--maximize={maximize}"]
+    done = CliRunner().invoke(cli, [*command, "--json"])
+    document = json.loads(done.stdout)
+    assert done.exit_code == 1 and not document["met"]
+    assert not any(row["met"] for row in document["rows"])
+    [row] = [row for row in document["rows"] if row["recommended"]]
+    assert row["pareto"] and row["engine.max_num_seqs"] != 8
+    figure = "capacity" if maximize == "capacity" else "attainment"
+    assert row[figure] == max(row[figure] for row in document["rows"] if row["pareto"]) > 0
+    flags = shlex.split(document["flags"])
+    assert flags[flags.index("--max-num-seqs") + 1] == str(row["engine.max_num_seqs"])
+    most = "capacity" if maximize == "capacity" else "requests within the objectives"
+    printed = CliRunner().invoke(cli, command).stdout
+    assert f"nearest, with the most {most}: {document['flags']}" in printed and "recommended" not in printed
 
 
 @pytest.mark.parametrize(
