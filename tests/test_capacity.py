@@ -60,6 +60,12 @@ def write(tmp_path):
     return write
 
 
+@pytest.fixture
+def rates_alone(monkeypatch):
+    """Without the searches for what binds, where a test is about the rate."""
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])
+
+
 @given(st.sets(st.integers(-FARTHEST, FARTHEST)), st.sets(st.integers(-FARTHEST, FARTHEST)), st.data())
 def test_search_ends_at_an_edge_and_is_monotone(tight, more, data):
     line = range(-FARTHEST, data.draw(st.integers(-FARTHEST, FARTHEST + 1)))
@@ -88,7 +94,7 @@ def test_search_finds_the_edge_of_a_line(last, start, step):
     assert high == (None if last == FARTHEST else last + 1)
 
 
-def test_one_server_with_even_arrivals(write):
+def test_one_server_with_even_arrivals(write, rates_alone):
     """Each request takes one step of 10 ms: up to 100 a second nobody waits, beyond that the wait grows for ever."""
     scenario = write(ENGINE + EVEN)
     for slo, highest in (("ttft:max<=10ms", 100), ("itl:p99<=1ms,ttft:mean<=99s", 102)):
@@ -97,7 +103,7 @@ def test_one_server_with_even_arrivals(write):
     assert found.answer.missed is not None and found.answer.missed.missed == ["the queue grows"]
 
 
-def test_a_wait_that_is_allowed_raises_it_by_as_much(write):
+def test_a_wait_that_is_allowed_raises_it_by_as_much(write, rates_alone):
     """At rate r the last of 300 waits 299 (10 ms - 1/r); objectives on the maximum know when that is too long."""
     found = find(Trial(write(ENGINE + EVEN), slo="ttft:max<=40ms"), 1, 1)
     highest = 1 / (0.01 - 0.03 / 299)
@@ -105,7 +111,7 @@ def test_a_wait_that_is_allowed_raises_it_by_as_much(write):
 
 
 @pytest.mark.parametrize("slo", ["ttft:p99<=200ms", "e2el:p90<=400ms,itl:p99<=10ms", "ttft:p99.5<=1s"])
-def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, slo):
+def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, rates_alone, slo):
     found = find(Trial(write(ENGINE.replace("seqs = 1", "seqs = 4") + RANDOM), slo=slo), 3, 1)
     assert len({one.sample.trial.overrides["workload.generate.seed"] for one in found.found}) == 3
     for one in found.found:
@@ -208,7 +214,7 @@ def test_an_answer_of_a_short_load_is_called_uncertain(write):
         assert ("requests/s, UNCERTAIN, at" in printed) is bool(caveats)
 
 
-def test_a_load_has_to_be_long_beside_its_sessions(write):
+def test_a_load_has_to_be_long_beside_its_sessions(write, rates_alone):
     """A session of three turns of 10 ms, one a second: 2 gaps and 3 steps. A hundred of them last 99 s."""
     for gap, steady in ((3_100_000_000, False), (100_000_000, True)):
         for key in ("think_time", "turn_gap"):
@@ -276,7 +282,7 @@ def test_the_document_has_the_curve_and_says_what_it_is_of(write):
         assert tried[0]["attainment"] > tried[-1]["attainment"]
 
 
-def test_the_rate_at_a_share_of_good_requests(write):
+def test_the_rate_at_a_share_of_good_requests(write, rates_alone):
     """DistServe's goodput: the highest rate at which so many requests meet their targets. At even arrivals beyond 100 a
     second the k-th waits k (10 ms - 1/r), so that a tenth of 300 is beyond what the 270th waits.
     """

@@ -130,7 +130,8 @@ def test_a_small_space_runs_whole(scenario):
     assert not any(row["pareto"] or row["recommended"] for row in refused)
 
 
-def test_capacity_is_what_capacity_finds(scenario):
+def test_capacity_is_what_capacity_finds(scenario, monkeypatch):
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])  # only the rates are compared
     space = {"engine.max_num_batched_tokens": [32, 256]}
     found = tuning.run(tuning_of(scenario, space=space, maximize="capacity"), None, 1)
     for row in found.rows:
