@@ -235,6 +235,7 @@ def test_above_all_capacity_the_nearest_is_recommended_and_said_to_miss(scenario
         (["--slo=attainment>=90%"], "attainment needs targets for each request"),
         (["--goodput", "ttft:x"], "must be METRIC:NUMBER"),
         (["-o", "t.csv"], "t.csv: must end in .parquet"),
+        (["-o", ""], "the name of the file to write is empty"),
         (["--set=engine.max_num_batched_tokens=4"], "must be at least max_num_seqs = 8"),
         (["--set=workload.clients=4"], "a closed loop has no request rate"),
     ],
