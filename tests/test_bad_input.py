@@ -594,6 +594,28 @@ def test_other_commands_refuse_what_they_cannot_read(
 
 
 @pytest.mark.parametrize(
+    ("command", "needed"),
+    [
+        ("workload describe folder", "a workload file, or a scenario (.toml)"),
+        ("run folder", "a scenario is a TOML text file"),
+        ("capacity folder --slo ttft:p99<=1s", "a scenario is a TOML text file"),
+        ("verify folder", "a file as run --trace writes it"),
+        ("explain folder", "a file as run --trace writes it"),
+    ],
+)
+def test_a_directory_is_named_with_what_is_needed(
+    attempt: Try, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str, needed: str
+) -> None:
+    Path("folder").mkdir()
+    monkeypatch.setattr(sys, "argv", ["batchlab", *command.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2 and not out
+    assert err.startswith(f"batchlab: folder: is a directory; {needed}") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("case", "told"),
     [
         ("[]", "not a recorded case"),

@@ -3,6 +3,8 @@
 import io
 import itertools
 import json
+import re
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,8 +18,10 @@ from batchlab.cli.capacity import _changes, _samples
 from batchlab.cli.main import cli
 from batchlab.cli.tables import print_folded
 from batchlab.errors import InputError
-from batchlab.plan.capacity import FARTHEST, STEPS, find, lattice, refuse_count, search
+from batchlab.plan.binding import binding
+from batchlab.plan.capacity import find, rate_of, refuse_count
 from batchlab.plan.probe import probe
+from batchlab.plan.search import FARTHEST, STEPS, edge, lattice
 from batchlab.plan.trial import Trial
 
 ONE_STEP = 2 ** (1 / STEPS)
@@ -56,13 +60,19 @@ def write(tmp_path):
     return write
 
 
+@pytest.fixture
+def rates_alone(monkeypatch):
+    """Without the searches for what binds, where a test is about the rate."""
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])
+
+
 @given(st.sets(st.integers(-FARTHEST, FARTHEST)), st.sets(st.integers(-FARTHEST, FARTHEST)), st.data())
 def test_search_ends_at_an_edge_and_is_monotone(tight, more, data):
     line = range(-FARTHEST, data.draw(st.integers(-FARTHEST, FARTHEST + 1)))
     tight = tight | set(line)
     answers = []
     for met in (tight, tight | more):
-        low, high = search(met.__contains__, data.draw(st.integers(-50, 50)) if not answers else 0, 16)
+        low, high = edge(met.__contains__, data.draw(st.integers(-50, 50)) if not answers else 0, 16)
         answers.append(low)
         assert (low is None) == (-FARTHEST not in met and low is None)
         assert low is None or low in met
@@ -73,18 +83,18 @@ def test_search_ends_at_an_edge_and_is_monotone(tight, more, data):
 
 @given(st.sets(st.integers(-FARTHEST, FARTHEST)), st.sets(st.integers(-FARTHEST, FARTHEST)), st.integers(-50, 50))
 def test_what_is_met_more_often_is_never_less(tight, more, start):
-    found = [search(met.__contains__, start)[0] for met in (tight, tight | more)]
+    found = [edge(met.__contains__, start)[0] for met in (tight, tight | more)]
     assert found[0] is None or (found[1] is not None and found[1] >= found[0])
 
 
 @given(st.integers(-FARTHEST, FARTHEST), st.integers(-50, 50), st.integers(1, 40))
-def test_search_finds_the_edge_of_a_line(edge, start, step):
-    low, high = search(lambda place: place <= edge, start, step)
-    assert low == edge
-    assert high == (None if edge == FARTHEST else edge + 1)
+def test_search_finds_the_edge_of_a_line(last, start, step):
+    low, high = edge(lambda place: place <= last, start, step)
+    assert low == last
+    assert high == (None if last == FARTHEST else last + 1)
 
 
-def test_one_server_with_even_arrivals(write):
+def test_one_server_with_even_arrivals(write, rates_alone):
     """Each request takes one step of 10 ms: up to 100 a second nobody waits, beyond that the wait grows for ever."""
     scenario = write(ENGINE + EVEN)
     for slo, highest in (("ttft:max<=10ms", 100), ("itl:p99<=1ms,ttft:mean<=99s", 102)):
@@ -93,7 +103,7 @@ def test_one_server_with_even_arrivals(write):
     assert found.answer.missed is not None and found.answer.missed.missed == ["the queue grows"]
 
 
-def test_a_wait_that_is_allowed_raises_it_by_as_much(write):
+def test_a_wait_that_is_allowed_raises_it_by_as_much(write, rates_alone):
     """At rate r the last of 300 waits 299 (10 ms - 1/r); objectives on the maximum know when that is too long."""
     found = find(Trial(write(ENGINE + EVEN), slo="ttft:max<=40ms"), 1, 1)
     highest = 1 / (0.01 - 0.03 / 299)
@@ -101,7 +111,7 @@ def test_a_wait_that_is_allowed_raises_it_by_as_much(write):
 
 
 @pytest.mark.parametrize("slo", ["ttft:p99<=200ms", "e2el:p90<=400ms,itl:p99<=10ms", "ttft:p99.5<=1s"])
-def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, slo):
+def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, rates_alone, slo):
     found = find(Trial(write(ENGINE.replace("seqs = 1", "seqs = 4") + RANDOM), slo=slo), 3, 1)
     assert len({one.sample.trial.overrides["workload.generate.seed"] for one in found.found}) == 3
     for one in found.found:
@@ -115,7 +125,7 @@ def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, slo):
 def test_a_looser_objective_never_gives_less(write):
     scenario = write(ENGINE.replace("seqs = 1", "seqs = 3") + RANDOM)
     rates = [
-        [one.rate for one in find(Trial(scenario, slo=f"ttft:p95<={bound}ms"), 2, 1).found]
+        [rate_of(Trial(scenario, {"workload.generate.seed": seed}, slo=f"ttft:p95<={bound}ms")) for seed in (0, 1)]
         for bound in (11, 20, 60, 200, 1000)
     ]
     for tight, loose in itertools.pairwise(rates):
@@ -136,21 +146,94 @@ def test_what_binds(write):
         cli, ["capacity", write(blocks), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
     )
     assert result.exit_code == 0, result.output
-    assert "engine.num_gpu_blocks: 4 instead of 2 gives" in result.stdout
+    assert "engine.num_gpu_blocks: 128 instead of 2 gives" in result.stdout  # then the seats are taken
     compute = text.replace("seqs = 1", "seqs = 64").replace("per_iteration = 10_000_000", "prefill_token = 1_000_000")
     result = CliRunner().invoke(
         cli, ["capacity", write(compute), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
     )
-    assert "the time of the steps themselves" in result.stdout
+    tried = "tried: max_num_seqs 32 to 64, max_num_batched_tokens 64 to 256"  # fewer tokens than seats: refused
+    assert f"no limit changed alone raises the capacity by 5 % ({tried}); steps in half the time" in result.stdout
+
+
+def test_a_budget_two_steps_away_is_found(write):
+    """A chunk of 256 or of 128 tokens between two tokens is too long, one of 64 is not. With long chunks no request may
+    come before the one before it has ended, 266 + 19 * 10 ms; with short ones a new one only waits for its four chunks.
+    """
+    text = ENGINE.replace("seqs = 1", "seqs = 16").replace("tokens = 64", "tokens = 256")
+    long = EVEN.replace("prompt = 10", "prompt = 256").replace("output = 1", "output = 20")
+    scenario = write(text + "prefill_token = 1_000_000\n" + long)
+    found = find(Trial(scenario, slo="itl:max<=100ms"), 1, 1)
+    assert 1 / 0.456 / ONE_STEP < found.answer.rate <= 1 / 0.456
+    by_name = {(one.name, one.after): one.rate for one in found.changes}
+    budget = "engine.max_num_batched_tokens"
+    assert by_name[budget, 128] <= found.answer.rate and by_name[budget, 512] == by_name[budget, 1024]
+    assert by_name[budget, 64] > 1.4 * found.answer.rate
+    assert by_name[budget, 32] is not None  # it went on from there
+    assert binding(found.answer, found.changes).startswith(f"itl:max; {budget}: 64 instead of 256 gives +")
+
+
+def test_the_nearest_miss_is_told_of_all_that_was_tried(write):
+    """A prompt of 100 tokens takes two steps of 10 ms within 64, and one within 128: 2.22 and 1.11 times 9 ms."""
+    scenario = write(ENGINE + EVEN.replace("prompt = 10", "prompt = 100"))
+    command = ["capacity", scenario, "--slo", "ttft:p90<=9ms", "--seeds=1", "--jobs=1"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 1
+    tried = "(tried: max_num_seqs 1 to 2, max_num_batched_tokens 16 to 256)"
+    assert f"no limit changed alone meets them at any rate {tried}" in result.stdout
+    nearest = "1.11 times the bound with engine.max_num_batched_tokens = 128, 2.22 times the bound as it is"
+    assert f"; {nearest}; 1.11 times the bound with steps in half the time" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines() if line.startswith("engine.max_num_batched_tokens")]
+    # seven steps of 16 tokens, four of 32, then one within any budget
+    assert [(row[2], row[3], row[-1]) for row in rows] == [
+        ("16", "none", "70.00"),
+        ("32", "none", "40.00"),
+        ("128", "none", "10.00"),
+        ("256", "none", "10.00"),
+    ]
+    document = json.loads(CliRunner().invoke(cli, [*command, "--json", "--gpu-price=2"]).stdout)
+    assert document["changes"][-1]["excess"] == pytest.approx(10 / 9)
+    assert document["cost"] == {
+        "gpu_price": 2.0,
+        "gpus": 1,
+        "per_million_output_tokens": None,
+        "per_million_tokens": None,
+    }
+
+
+def test_an_answer_of_a_short_load_is_called_uncertain(write):
+    """99.5 % of 300 requests leave one and a half beyond, 90 % leave thirty."""
+    scenario = write(ENGINE.replace("seqs = 1", "seqs = 64") + EVEN)  # more seats would only take longer to be tried
+    command = ["capacity", scenario, "--seeds=1", "--jobs=1", "--slo"]
+    for slo, caveats in (
+        ("ttft:p90<=100ms,itl:p99<=10ms", []),
+        ("ttft:p99.5<=100ms", ["300 requests a run: ttft:p99.5 is decided by fewer than 10 of them"]),
+    ):
+        assert json.loads(CliRunner().invoke(cli, [*command, slo, "--json"]).stdout)["caveats"] == caveats
+        printed = CliRunner().invoke(cli, [*command, slo]).stdout
+        assert all(f"uncertain: {caveat}" in printed for caveat in caveats)
+        assert ("requests/s, UNCERTAIN, at" in printed) is bool(caveats)
+
+
+def test_a_load_has_to_be_long_beside_its_sessions(write, rates_alone):
+    """A session of three turns of 10 ms, one a second: 2 gaps and 3 steps. A hundred of them last 99 s."""
+    for gap, steady in ((3_100_000_000, False), (100_000_000, True)):
+        for key in ("think_time", "turn_gap"):
+            text = EVEN.replace("output = 1", f"output = 1\nturns = 3\n{key} = {gap}").replace("rate = 7", "rate = 1")
+            found = find(Trial(write(ENGINE + text), slo="ttft:p50<=10ms"), 1, 1)
+            at = probe(found.answer.sample, 1.0)
+            within = 30_000_000 if key == "think_time" else 10_000_000  # the others are within their gaps
+            assert at.lasts == 2 * gap + within and at.span >= 99_000_000_000
+            caveats = replace(found, answer=replace(found.answer, met=at)).caveats
+            assert ("the load lasts less than 20 times as long as a session" in str(caveats)) is not steady
 
 
 def test_nothing_meets_it(write):
     command = ["capacity", write(ENGINE + EVEN), "--slo", "ttft:p99<=9ms", "--seeds", "2", "--jobs", "1"]
     result = CliRunner().invoke(cli, command)
     assert result.exit_code == 1
-    assert result.stdout.splitlines()[1].startswith("no rate meets ttft:p99<=9ms; at 0.00684 requests/s")
+    assert "\nno rate meets ttft:p99<=9ms, UNCERTAIN; at 0.00684 requests/s" in result.stdout
     assert "ttft:p99 10.00" in result.stdout  # the nearest miss: what an idle engine takes
-    assert "the time of the steps themselves: no limit changed alone meets them at any rate" in result.stdout
+    assert "no limit changed alone meets them at any rate (tried: " in result.stdout
     document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     assert document["capacity"] is None and document["samples"][0]["missed"]["values"] == {"ttft:p99": 10_000_000}
 
@@ -179,6 +262,9 @@ def test_the_document_has_the_curve_and_says_what_it_is_of(write):
     result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", slo, "--seeds", "2", "--jobs", "1", "--json"])
     document = json.loads(result.stdout)
     assert document["settings"]["max_num_seqs"] == 4 and document["policy"] == "vllm"
+    assert document["cost_model"] == {"model": "linear", **document["cost_model"]}
+    assert document["load"]["requests"] == 300 and document["load"]["prompt_mean"] == 10
+    assert document["load"]["source"].startswith("generated workload, ") and 1 < document["load"]["output_mean"] < 30
     assert (document["unit"], document["rates_per"], document["scenario"]) == ("ns", "s", "scenario.toml")
     assert [(one["figure"], one["bound"], one["unit"]) for one in document["objectives"]] == [
         ("ttft:p90", 200e6, "ns"),
@@ -196,7 +282,7 @@ def test_the_document_has_the_curve_and_says_what_it_is_of(write):
         assert tried[0]["attainment"] > tried[-1]["attainment"]
 
 
-def test_the_rate_at_a_share_of_good_requests(write):
+def test_the_rate_at_a_share_of_good_requests(write, rates_alone):
     """DistServe's goodput: the highest rate at which so many requests meet their targets. At even arrivals beyond 100 a
     second the k-th waits k (10 ms - 1/r), so that a tenth of 300 is beyond what the 270th waits.
     """
@@ -226,7 +312,7 @@ def test_a_rate_of_sessions_is_called_so(write):
     text = EVEN.replace("output = 1", "output = 1\nturns = 3\nturn_gap = 100_000_000")
     command = ["capacity", write(ENGINE + text), "--slo", "ttft:max<=40ms", "--seeds=1", "--jobs=1", "--gpu-price=1"]
     result = CliRunner().invoke(cli, command)
-    assert " sessions/s, at ttft" in result.stdout
+    assert re.search(r"\ncapacity 3[0-6]\.\d sessions/s, UNCERTAIN, at ttft", result.stdout)
     found = find(Trial(write(ENGINE + text), slo="ttft:max<=40ms"), 1, 1)
     assert 30 < found.answer.rate < 36  # three turns of 10 ms
     assert found.answer.met.offered == pytest.approx(3 * found.answer.rate, rel=0.1)

@@ -164,6 +164,23 @@ def test_full_kv_memory_is_read_from_runs(scenario, tmp_path, blocks, told):
     assert any("look at KV blocks and input lengths" in line for line in document["reading"]["mixed"]) is told
 
 
+@pytest.mark.parametrize(("values", "told"), [("256,4096", True), ("256,512", False)])
+def test_waiting_in_larger_batches_is_read_from_runs(tmp_path, values, told):
+    """Long prompts and hardly any output, for a short time: many prompts in one step share its fixed time, so that the
+    last answer comes sooner; but a prompt that would have been done early waits for all others in its step.
+    """
+    text = SCENARIO.replace("max_num_seqs = 8", "max_num_seqs = 16").replace("num_gpu_blocks = 400\n", "")
+    text = text.replace("prefill_token = 100_000", "prefill_token = 200_000").replace("seed = 3", "seed = 4")
+    text = text.replace("num_prompts = 80", "num_prompts = 20").replace("request_rate = 4", "request_rate = 2")
+    (tmp_path / "s.toml").write_text(text.replace("median = 300", "median = 900").replace("max = 40", "max = 2"))
+    command = ["experiment", str(tmp_path / "s.toml"), f"--vary={KEY}={values}", "--jobs=1", "--json"]
+    document = json.loads(CliRunner().invoke(cli, command).stdout)
+    said = "max_num_batched_tokens = 4096 has more throughput and a worse TTFT P95: waiting in larger batches"
+    assert (said in document["reading"]["mixed"]) is told
+    if not told:
+        assert not any("waiting in larger batches" in line for line in document["reading"]["mixed"])
+
+
 @pytest.mark.parametrize(("shared", "told"), [(200, True), (2, False)])
 def test_repeated_prefixes_are_read_from_runs(tmp_path, shared, told):
     """All prompts begin with the same tokens: enough of them, and the run with the cache is another experiment."""

@@ -15,6 +15,7 @@ from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies, throughput, weighted_figures
+from batchlab.metrics.part import part_of
 from batchlab.scenario import load
 from batchlab.simulate import simulate
 from batchlab.trace.figures import differences, figures_of
@@ -114,6 +115,29 @@ def test_by_hand():
         "output_token_rate": 12_500_000.0,
     }
     assert throughput(results, arrival, "cost unit")["output_token_rate"] == 5 / 400
+
+
+def test_without_percentiles_there_are_counts_means_and_the_largest():
+    """An empty list once went to numpy as places of floats, which it refuses."""
+    lives = [Life(0, 10, 100, 400, 4, max_itl=200), Life(50, 60, 90, 90, 1), Life(60, completed=False)]
+    results, arrival = tally_of(lives, [(50, 2), (200, 1)])
+    gaps = (np.array([50, 200], np.int64), np.array([2, 1], np.int64))
+    expected = {
+        "ttft": {"count": 2, "mean": 70.0, "max": 100},
+        "tpot": {"count": 1, "mean": 100.0, "max": 100.0},
+        "itl": {"count": 3, "mean": 100.0, "max": 200},
+        "e2el": {"count": 2, "mean": 220.0, "max": 400},
+        "ntpot": {"count": 2, "mean": 70.0, "max": 100.0},
+        "queue_time": {"count": 2, "mean": 10.0, "max": 10},
+        "max_itl": {"count": 2, "mean": 100.0, "max": 200},
+    }
+    for found in (
+        latencies(results, arrival, ()),
+        latencies(results, arrival, (), gaps),
+        latencies(part_of(results), arrival, ()),
+    ):
+        assert found == expected
+    assert latencies(*tally_of([]), ())["ttft"] == {"count": 0, "mean": None, "max": None}
 
 
 def test_nothing_was_completed():

@@ -81,29 +81,40 @@ def test_a_seed_and_nothing_else_decides(scenario, tmp_path):
         tuning.run(tuning_of(scenario, trials=12), tmp_path / f"{name}.parquet", jobs)
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     tried = {
-        seed: [tuple(row[key] for key in SPACE) for row in tuning.run(tuning_of(scenario, seed=seed), None, 1).rows]
+        seed: [
+            tuple(row[key] for key in SPACE)
+            for row in tuning.run(tuning_of(scenario, trials=4, seed=seed), None, 1).rows
+        ]
         for seed in (0, 1)
     }
     assert tried[0] != tried[1]
 
 
+@pytest.fixture(scope="module")
+def never_killed(tmp_path_factory):
+    """The table of a tuning of 12 trials that ran through."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "scenario.toml").write_text(SCENARIO)
+    tuning.run(tuning_of(str(folder / "scenario.toml"), trials=12), folder / "t.parquet", 1)
+    return (folder / "t.parquet").read_bytes()
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 12, 13])
-def test_killed_and_resumed_is_the_same_file(scenario, tmp_path, count):
+def test_killed_and_resumed_is_the_same_file(scenario, tmp_path, never_killed, count):
     def killed(ready, of):
         if ready == count:
             raise KeyboardInterrupt
 
-    whole, parts = tmp_path / "whole.parquet", tmp_path / "parts.parquet"
+    parts = tmp_path / "parts.parquet"
     asked = tuning_of(scenario, trials=12)
-    tuning.run(asked, whole, 1)
     with pytest.raises(KeyboardInterrupt):
         tuning.run(asked, parts, 1, killed)
     assert not parts.exists()
     told = []
     tuning.run(asked, parts, 1, lambda ready, of: told.append((ready, of)))
     assert told == [(ready, 13) for ready in range(count, 14)]
-    assert parts.read_bytes() == whole.read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.parquet", "scenario.toml", "whole.parquet"]
+    assert parts.read_bytes() == never_killed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.parquet", "scenario.toml"]
 
 
 def test_a_journal_of_another_tuning_is_refused(scenario, tmp_path):
@@ -130,7 +141,8 @@ def test_a_small_space_runs_whole(scenario):
     assert not any(row["pareto"] or row["recommended"] for row in refused)
 
 
-def test_capacity_is_what_capacity_finds(scenario):
+def test_capacity_is_what_capacity_finds(scenario, monkeypatch):
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])  # only the rates are compared
     space = {"engine.max_num_batched_tokens": [32, 256]}
     found = tuning.run(tuning_of(scenario, space=space, maximize="capacity"), None, 1)
     for row in found.rows:
@@ -180,9 +192,35 @@ def test_the_table_and_the_file(scenario, tmp_path):
 
 
 def test_nothing_meets_is_exit_1(scenario):
-    space = "--space=engine.max_num_seqs=4,8"
-    done = CliRunner().invoke(cli, ["tune", scenario, "--slo", "ttft:p99<=1ms", space, "--jobs=1"])
-    assert done.exit_code == 1 and "no combination tried meets ttft:p99<=1ms" in done.stdout
+    """No rate does either: the nearest is the one with which the most requests are within."""
+    space = "--space=engine.max_num_seqs=2,8"
+    command = ["tune", scenario, "--slo", "ttft:p99<=8ms", space, "--jobs=1"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 1 and "no combination tried meets ttft:p99<=8ms at the load as it is" in done.stdout
+    document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    as_it_is, other = document["rows"]
+    assert not document["met"] and as_it_is["capacity"] == other["capacity"] == 0
+    assert as_it_is["attainment"] > other["attainment"] and as_it_is["recommended"]
+    assert f"nearest, with the most requests within the objectives: as it is: {document['flags']}" in done.stdout
+
+
+@pytest.mark.parametrize("maximize", ["capacity", "goodput"])
+def test_above_all_capacity_the_nearest_is_recommended_and_said_to_miss(scenario, maximize):
+    above = ["--set=workload.generate.request_rate=500", "--space=engine.max_num_seqs=4,64", "--jobs=1"]
+    command = ["tune", scenario, "--slo", "ttft:p90<=400ms", *above, f"--maximize={maximize}"]
+    done = CliRunner().invoke(cli, [*command, "--json"])
+    document = json.loads(done.stdout)
+    assert done.exit_code == 1 and not document["met"]
+    assert not any(row["met"] for row in document["rows"])
+    [row] = [row for row in document["rows"] if row["recommended"]]
+    assert row["pareto"] and row["engine.max_num_seqs"] != 8
+    figure = "capacity" if maximize == "capacity" else "attainment"
+    assert row[figure] == max(row[figure] for row in document["rows"] if row["pareto"]) > 0
+    flags = shlex.split(document["flags"])
+    assert flags[flags.index("--max-num-seqs") + 1] == str(row["engine.max_num_seqs"])
+    most = "capacity" if maximize == "capacity" else "requests within the objectives"
+    printed = CliRunner().invoke(cli, command).stdout
+    assert f"nearest, with the most {most}: {document['flags']}" in printed and "recommended" not in printed
 
 
 @pytest.mark.parametrize(
@@ -197,6 +235,7 @@ def test_nothing_meets_is_exit_1(scenario):
         (["--slo=attainment>=90%"], "attainment needs targets for each request"),
         (["--goodput", "ttft:x"], "must be METRIC:NUMBER"),
         (["-o", "t.csv"], "t.csv: must end in .parquet"),
+        (["-o", ""], "the name of the file to write is empty"),
         (["--set=engine.max_num_batched_tokens=4"], "must be at least max_num_seqs = 8"),
         (["--set=workload.clients=4"], "a closed loop has no request rate"),
     ],

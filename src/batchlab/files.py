@@ -30,9 +30,16 @@ def _decoded(path: str | os.PathLike[str], expected: str) -> tuple[str, bytes]:
         data = Path(path).read_bytes()
         return data.decode("utf-8"), data
     except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, expected) from error
     except UnicodeDecodeError as error:
         raise InputError(path, f"byte {error.start}", None, f"not UTF-8; {expected}") from error
+
+
+def unreadable(path: str | os.PathLike[str], error: OSError, expected: str) -> InputError:
+    """The error for a path that cannot be opened or read. expected: what it should be, as a sentence."""
+    if isinstance(error, IsADirectoryError):
+        return InputError(path, None, None, f"is a directory; {expected}")
+    return InputError(path, None, None, f"cannot be read: {error.strerror or error}")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import scenario_options
@@ -152,7 +153,7 @@ def bench(url: str, **given: Any) -> None:
             found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
         _write(result, found, run, given, table, detailed)
     if given["as_json"]:
-        print(json.dumps(found, indent=1, ensure_ascii=False))
+        print_json(found)
     else:
         from batchlab.cli.bench_tables import print_bench  # numpy takes time to import
 

@@ -9,24 +9,20 @@ from rich.console import Console
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
-from batchlab.cli.large import milliseconds
+from batchlab.cli.large import conditions, milliseconds
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, scenario_options
-from batchlab.cli.tables import console, percent, print_folded, say, settings_line
+from batchlab.cli.tables import console, percent, print_folded, say
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import capacity as finding
+from batchlab.plan.binding import FACTOR, binding, gain
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
 
 COUNT = "workload.generate.num_prompts"
-FEW = 1000
-"""Of fewer requests a P99 is the matter of less than ten."""
-
-SHORT = 20
-"""A load that lasts less than so many times a request's mean E2E is all beginning and end."""
 
 
 @click.command(cls=SeveralWords)
@@ -81,63 +77,66 @@ def capacity(
         _print(found, cost)
     if found.answer.met is None:
         sys.exit(1)
-    _notes(found.answer.met)
-
-
-def _notes(met: Probe) -> None:
-    """Where the runs are too short for what is said of them, and what their cost model has to say."""
-    for remark in met.remarks:
+    for remark in found.answer.met.remarks:
         note(f"at this rate {remark}")
-    if met.requests < FEW:
-        note(f"{met.requests:,} requests a run: a P99 is decided by fewer than {FEW // 100} of them")
-    if met.span < SHORT * met.e2el:
-        note(f"the load lasts less than {SHORT} times a request's mean E2E: not steady; give more requests")
 
 
 def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     out = console()
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
-    say(out, settings_line(found.run))
+    for line in conditions(found.run):
+        say(out, line)
     answer = found.answer
     if answer.sample.scaled:
         own = f"{answer.sample.rate:,.3g} {found.of}/{per}"
         say(out, f"the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has {own}")
-    if answer.met is None:
-        say(out, f"no rate meets {found.slo}; at {_rate(answer.missed)} {found.of}/{per}, the lowest tried:")
-    else:
-        _say_answer(out, found, answer.met, cost)
+    _say_answer(out, found, cost)
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
     print_folded(out, samples, tuple(samples)[1:-1])
     out.print()
     changes = _changes(found, f"{found.of}/{per}")
-    print_folded(out, changes, tuple(changes)[1:])
-    say(out, f"binds: {finding.binding(found)}")
+    print_folded(out, changes, tuple(changes)[1:5])
+    say(out, f"binds: {binding(answer, found.changes)}")
 
 
-def _say_answer(out: Console, found: finding.Capacity, met: Probe, cost: dict[str, Any] | None) -> None:
+def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | None) -> None:
+    """The capacity and how sure it is, what it was found with, and what it costs."""
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
     low, high = found.interval
     over = f"{len(found.found) - 1} parts of the trace" if found.answer.sample.scaled else f"{len(found.found)} seeds"
     between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
-    say(out, f"capacity {found.answer.rate:,.3g} {found.of}/{per}{between}, at {found.slo}")
-    span = f"{met.span / 1e9:,.0f} s" if unit == "ns" else f"{met.span:,} {unit}s"
-    say(
-        out,
-        f"{met.requests:,} requests a run, {span} at that rate; "
-        f"prompt mean {met.prompt_mean:,.1f}, output mean {met.output_mean:,.1f} tokens",
-    )
-    if found.answer.missed is None:
-        say(out, "the search ended there without a miss: the objectives do not bind")
-    if cost is not None:
+    uncertain = ", UNCERTAIN" if found.caveats else ""
+    at = found.answer.met or found.answer.missed
+    if found.answer.met is None:
+        say(out, f"no rate meets {found.slo}{uncertain}; at {_rate(at)} {found.of}/{per}, the lowest tried:")
+    else:
+        say(out, f"capacity {found.answer.rate:,.3g} {found.of}/{per}{uncertain}{between}, at {found.slo}")
+    for caveat in found.caveats:
+        say(out, f"uncertain: {caveat}")
+    if at is not None and at.requests:
+        span = f"{at.span / 1e9:,.0f} s" if unit == "ns" else f"{at.span:,} {unit}s"
         say(
             out,
-            f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour: "
-            f"{cost['per_million_output_tokens']:.3g} per million output tokens, "
-            f"{cost['per_million_tokens']:.3g} per million of prompt and output",
+            f"{at.requests:,} requests a run, {span} at that rate; "
+            f"prompt mean {at.prompt_mean:,.1f}, output mean {at.output_mean:,.1f} tokens",
         )
+    if found.answer.met is not None and found.answer.missed is None:
+        say(out, "the search ended there without a miss: the objectives do not bind")
+    if cost is not None:
+        say(out, _of_tokens(cost))
+
+
+def _of_tokens(cost: dict[str, Any]) -> str:
+    gpus = f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour"
+    if cost["per_million_tokens"] is None:
+        return f"{gpus}: no cost of tokens, as no rate meets the objectives"
+    return (
+        f"{gpus}: {cost['per_million_output_tokens']:.3g} per million output tokens, "
+        f"{cost['per_million_tokens']:.3g} per million of prompt and output"
+    )
 
 
 def _samples(found: finding.Capacity, unit: str, rate: str) -> dict[str, list[str]]:
@@ -168,15 +167,19 @@ def _miss(probe: Probe, figure: str, unit: str) -> str:
 
 
 def _changes(found: finding.Capacity, rate: str) -> dict[str, list[str]]:
-    """A row a limit. Of the step time, which is no setting, a share."""
+    """A row a change. Of the step time, which is no setting, a share."""
+    unit = found.run.cost.unit
     rates = ["refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none" for one in found.changes]
-    return {
+    columns = {
         "changed alone": [one.name for one in found.changes],
         "from": [f"{one.before or 1:,}" for one in found.changes],
-        "to": [f"{one.after:,}" if one.after else f"1/{finding.FACTOR}" for one in found.changes],
+        "to": [f"{one.after:,}" if one.after else f"1/{FACTOR}" for one in found.changes],
         rate: rates,
-        "change": [finding.gain(found, one) for one in found.changes],
+        "change": [gain(found.answer, one) for one in found.changes],
     }
+    if any(one.missed is not None for one in found.changes):
+        columns["missed"] = [_misses(one.missed, unit) for one in found.changes]
+    return columns
 
 
 def _rate(probe: Probe | None) -> str:

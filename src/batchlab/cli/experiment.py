@@ -1,12 +1,12 @@
 """batchlab experiment."""
 
-import json
 from dataclasses import asdict
 
 import click
 from rich.table import Table
 
 from batchlab.cli.bench import Number
+from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
@@ -105,7 +105,7 @@ def experiment(
     readings = {one.load: comparing.read(one, other, key) for one, other in zip(rows[::2], rows[1::2], strict=True)}
     if as_json:
         document = {"varied": key, "short": short, "warm_up": warm_up, "slo": slo}
-        print(json.dumps({**document, "runs": [asdict(row) for row in rows], "reading": readings}, indent=1))
+        print_json({**document, "runs": [asdict(row) for row in rows], "reading": readings})
         return
     out = console()
     out.print(_table(rows, key, slo))

@@ -1,12 +1,12 @@
 """What rounds on real servers showed: a table a load with its intervals, the simulation beside, and the reading."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from batchlab.bench.rounds import Arm, Figure, change, left_open, over, reading, resolved
+from batchlab.cli.documents import print_json
 from batchlab.cli.tables import console, print_folded, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
@@ -52,7 +52,7 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
     """Print it; with the head of a document, as JSON."""
     readings = {load: reading(*found.runs(load), found.key) for load in LOADS}
     if document is not None:
-        print(json.dumps({**document, **_document(found, readings)}, indent=1))
+        print_json({**document, **_document(found, readings)})
         return
     out = console()
     count = len(found.rounds)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from batchlab.cli.sparks import print_over_time, print_spread
-from batchlab.cli.tables import console, print_folded, say, totals_lines
+from batchlab.cli.tables import console, print_folded, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.clients.describe import starts
 from batchlab.errors import one_line
@@ -57,6 +57,21 @@ def print_large_run(
     for line in totals_lines(result):
         say(out, line)
     out.print()
+
+
+def conditions(run: Run) -> list[str]:
+    """What runs at several rates have in common: the policy, model and GPU or other step times, and the requests."""
+    about = run.cost.describe()
+    named = [about["model"]]
+    if about.get("llm") is None:
+        named += [f"{key} = {value}" for key, value in about.items() if key != "model" and not isinstance(value, list)]
+    else:
+        named.append(" on ".join(about[key] for key in ("llm", "gpu") if about.get(key) is not None))
+        named += [f"{key} = {about[key]}" for key in ("tensor_parallel", "pipeline_parallel") if about.get(key, 1) > 1]
+    lines = [settings_line(run), f"step times: {', '.join(named)}"]
+    if isinstance(run.requests, Columns) and run.requests.origin is not None:
+        lines.append(run.requests.origin.lines()[0])
+    return [one_line(line) for line in lines]
 
 
 def workload_lines(run: Run) -> list[str]:

@@ -9,19 +9,21 @@ from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
+from batchlab.cli.large import conditions
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import note_remarks
-from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, settings_line
+from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say
 from batchlab.compare import said
 from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
+from batchlab.plan.capacity import few
 from batchlab.plan.pool import cores
 from batchlab.plan.space import range_of
 from batchlab.plan.table import described
-from batchlab.plan.trial import Row, run_of, settings_of
+from batchlab.plan.trial import Row, parse_slo, run_of, settings_of
 from batchlab.units import NS_IN_MS
 from batchlab.vllm_command import flags
 
@@ -82,14 +84,14 @@ def tune(
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
     command = _command(asked, found)
     if as_json:
-        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "flags": command}
+        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "flags": command, "met": found.met}
         print_json({**about, "rows": found.rows})
     else:
         _print(asked, found, command)
     note_remarks(found.rows)
     if output is not None:
         note(f"{output}: {len(found.rows):,} runs")
-    if found.recommended is None:
+    if not found.met:
         sys.exit(1)
 
 
@@ -118,7 +120,8 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> No
     out = console()
     first = found.rows[0]
     run = run_of(asked.trial({}))
-    say(out, settings_line(run))
+    for line in conditions(run):
+        say(out, line)
     failed = sum(row["error"] is not None for row in found.rows)
     said_failed = f", of which {failed:,} cannot be run" if failed else ""
     say(out, f"{len(found.rows) - 1:,} of {found.size:,} combinations tried{said_failed}")
@@ -145,18 +148,31 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> No
 def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
     out = console()
     row, first = found.recommended, found.rows[0]
+    if not found.met:
+        say(out, f"no combination tried meets {asked.slo} at the load as it is")
     if row is None:
-        say(out, f"no combination tried meets {asked.slo}")
         return
+    said_of = "recommended" if found.met else f"nearest, with the most {_nearest_by(asked, row)}"
+    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{command}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]
     change = f" ({100 * (after / before - 1):+.0f} %)" if before else ""
-    if row is first:
-        say(out, f"recommended: as it is: {command}")
-    else:
-        say(out, f"recommended: {command}")
+    if row is not first:
         say(out, f"{heading} {_rate(before)} as it is, {_rate(after)} so{change}")
+    if not found.met:
+        shares = ", ".join(f"{percent(one['attainment'])} {name}" for one, name in ((first, "as it is"), (row, "so")))
+        say(out, f"requests within the objectives at the load as it is: {shares}")
+    for caveat in few(parse_slo(asked.slo, asked.goodput).objectives, _requests(row)):
+        say(out, f"uncertain: {caveat}")
+
+
+def _nearest_by(asked: tuning.Tuning, row: Row) -> str:
+    return "capacity" if asked.maximize == "capacity" and row["capacity"] else "requests within the objectives"
+
+
+def _requests(row: Row) -> int:
+    return sum(value for key, value in row.items() if key.startswith("results."))
 
 
 def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from batchlab.cli.documents import print_json
 from batchlab.cli.tables import console, percent, plain_table, say
+from batchlab.clients.source import refuse_no_file
 from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
 from batchlab.scenario import load
@@ -70,6 +71,7 @@ def describe(
 
 def _read(path: str, own: dict[str, str | None], settings: dict[str, Any]) -> tuple[Any, str]:
     """The requests of a workload file, and the unit of their times."""
+    refuse_no_file(Path(path), "a workload file, or a scenario (.toml),")
     document: dict[str, Any] = {"file": path}
     for key, value in settings.items():
         *tables, last = key.removeprefix("workload.").split(".")

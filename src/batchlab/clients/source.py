@@ -45,9 +45,7 @@ def opened(path: Path, expected: str) -> Iterator[IO[bytes]]:
     """
     try:
         with contextlib.ExitStack() as stack:
-            if not stat.S_ISREG(os.stat(path).st_mode):
-                kind = "a directory" if path.is_dir() else "not a regular file"
-                raise InputError(path, None, None, f"is {kind}; {expected} is needed")
+            refuse_no_file(path, expected)
             file: IO[bytes] = stack.enter_context(path.open("rb"))
             if file.read(2) == GZIP:
                 file.seek(0)
@@ -63,12 +61,20 @@ def opened(path: Path, expected: str) -> Iterator[IO[bytes]]:
         raise _unreadable(path, error) from error
 
 
-def refuse_other_files(path: Path, magic: bytes, expected: str) -> None:
-    """Raise InputError for a file that does not begin so, or is none."""
+def refuse_no_file(path: Path, expected: str) -> None:
+    """Raise InputError where there is no such file, or something else of that name. expected: as in `opened`."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             kind = "a directory" if path.is_dir() else "not a regular file"
             raise InputError(path, None, None, f"is {kind}; {expected} is needed")
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def refuse_other_files(path: Path, magic: bytes, expected: str) -> None:
+    """Raise InputError for a file that does not begin so, or is none."""
+    refuse_no_file(path, expected)
+    try:
         with path.open("rb") as file:
             start = file.read(64)
     except OSError as error:

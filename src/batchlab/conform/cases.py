@@ -11,6 +11,7 @@ from batchlab.conform import decode_first, three_modes, vllm
 from batchlab.conform.compare import Difference
 from batchlab.conform.recorded import run_recording
 from batchlab.errors import InputError
+from batchlab.files import unreadable
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def read_case(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         case = json.loads(Path(path).read_bytes().decode("utf-8"))
     except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, "a recorded case is a JSON file") from error
     except (ValueError, RecursionError) as error:
         raise InputError(path, None, None, f"not a JSON file: {error}") from error
     if not isinstance(case, dict):

@@ -58,6 +58,12 @@ class Objective:
         """The figure's name, such as `ttft:p99`."""
         return f"{self.metric}:{self.statistic}" if self.statistic else self.metric
 
+    @property
+    def beyond(self) -> Fraction | None:
+        """The share of the samples beyond a percentile; None for any other statistic."""
+        found = PERCENTILE.fullmatch(self.statistic)
+        return None if found is None else 1 - Fraction(found[1]) / 100
+
     def met_by(self, value: float | None) -> bool:
         """Whether a value is good enough. One that there is not is not."""
         if value is None:

@@ -59,9 +59,11 @@ class Probe:
 
     offered: requests per second (or unit of the clock) from the first to the last, which chance makes a little
     different from the rate of the process. values: of each figure that an objective names. missed: what it did not
-    meet, in words. span: from the first arrival to the last. e2el: the mean. growth: by how much longer a request waits
-    for each unit of time that it comes later. attained: of each objective, the share within its bound; goodput and
-    attainment: the requests within all of them, per second (or unit of the clock) and as a share. remarks: of the cost.
+    meet, in words. span: from the first arrival to the last. e2el: the mean. lasts: the mean time from the first
+    arrival of a session to the end of its last answer, where each single request is one. growth: by how much longer a
+    request waits for each unit of time that it comes later. attained: of each objective, the share within its bound;
+    goodput and attainment: the requests within all of them, per second (or unit of the clock) and as a share. remarks:
+    of the cost.
     """
 
     rate: float
@@ -75,6 +77,7 @@ class Probe:
     prompt_mean: float = 0.0
     output_mean: float = 0.0
     e2el: float = 0.0
+    lasts: float = 0.0
     preemptions: int = 0
     attained: dict[str, float | None] = field(default_factory=dict)
     goodput: float | None = None
@@ -142,12 +145,25 @@ def probe(sample: Sample, rate: float) -> Probe:
         prompt_mean=float(run.requests.prompt.mean()),
         output_mean=float(run.requests.output.mean()),
         e2el=document["latency"]["e2el"]["mean"] or 0.0,
+        lasts=_lasting(summary, run.requests),
         preemptions=document["totals"]["preemptions"],
         attained=judged.attained,
         goodput=good.get("goodput"),
         attainment=good.get("attainment"),
         remarks=remarks_of(run.cost),
     )
+
+
+def _lasting(summary: Summary, columns: Columns) -> float:
+    """How long a session, or a request that is none of any, takes in the mean; 0 where none was answered."""
+    first = np.arange(len(columns)) if columns.sessions is None else columns.sessions.first_turns
+    if columns.waits:  # those that came, in the order in which they did
+        places = {request.id: place for place, request in enumerate(columns)}
+        first = first[[places[result.request.id] for result in summary.results]]
+    ends = np.full(len(columns), NEVER)
+    np.maximum.at(ends, first, np.asarray(summary.tally.last_time)[: summary.tally.count])
+    took = (ends - columns.arrival)[ends != NEVER]
+    return float(took.mean()) if len(took) else 0.0
 
 
 def _growth(summary: Summary) -> float:

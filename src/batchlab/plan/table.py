@@ -48,6 +48,8 @@ def stated(objective: Objective) -> dict[str, Any]:
 
 def check_output(path: Path, *inputs: str | None) -> None:
     """Refuse a table that could not or must not be written, before hours of work for it. Raises InputError."""
+    if not path.name:
+        raise InputError(None, None, None, "the name of the file to write is empty")
     if path.suffix != ".parquet" and not path.is_relative_to("/dev"):
         raise InputError(path, None, None, "must end in .parquet")
     if any(one is not None and os.path.realpath(one) == os.path.realpath(path) for one in inputs):

@@ -84,7 +84,8 @@ class Tuned:
     """rows: the scenario as it is, then each combination, with its settings under their keys. size: of the space.
 
     Each row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at
-    most one is: of those that meet the objectives the one with the most of what is maximised.
+    most one is: of those that meet the objectives the one with the most of what is maximised. Where none meets them at
+    the load as it is, the nearest: with the most capacity, or else with the most requests within the objectives.
     """
 
     rows: list[Row]
@@ -93,8 +94,13 @@ class Tuned:
 
     @property
     def recommended(self) -> Row | None:
-        """The row, None where none meets the objectives."""
+        """The row, None where none has all figures. Whether it meets the objectives, its `met` says."""
         return next((row for row in self.rows if row["recommended"]), None)
+
+    @property
+    def met(self) -> bool:
+        """Whether anything meets the objectives at the load as it is."""
+        return self.recommended is not None and self.recommended["met"]
 
 
 def run(
@@ -123,7 +129,7 @@ def run(
             journal = stack.enter_context(Journal(output.with_name(f"{output.name}.journal"), tuning.digest()))
         runner = _Runner(tuning, jobs, journal, done, min(tuning.trials, size) + 1)
         _fill(runner, space, axes, own, size)
-        _mark(runner.rows, axes, own)
+        _mark(runner.rows, axes, own, tuning.maximize)
         if output is not None and journal is not None:
             write(output, runner.rows, described(tuning.trial({}), about(tuning, space)))
             journal.delete()
@@ -225,7 +231,7 @@ def _values(row: Row, axes: Sequence[Axis]) -> list[float] | None:
     return None if row["error"] is not None or len(values) < len(axes) else values
 
 
-def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings) -> None:
+def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: str) -> None:
     """Set `pareto` and `recommended`. Of rows that are the same on all axes only the one with the fewest changes is."""
     costs = [[axis.cost(row) for axis in axes] for row in rows]
     changes = [sum(row[key] != value for key, value in own.items()) for row in rows]
@@ -238,10 +244,17 @@ def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings) -> None:
         ]
         row["pareto"] = _values(row, axes) is not None and not better
         row["recommended"] = False
-    meeting = [number for number, row in enumerate(rows) if row["pareto"] and row["met"] and costs[number][0] < 0]
+
+    def nearest(number: int) -> tuple[Any, ...]:
+        reached = costs[number][0] if maximize == "capacity" else 0
+        return reached, -(rows[number]["attainment"] or 0), costs[number], changes[number]
+
+    front = [number for number, row in enumerate(rows) if row["pareto"]]
+    meeting = [number for number in front if rows[number]["met"] and costs[number][0] < 0]
     if meeting:
-        best = min(meeting, key=lambda number: (costs[number], changes[number]))
-        rows[best]["recommended"] = True
+        rows[min(meeting, key=lambda number: (costs[number], changes[number]))]["recommended"] = True
+    elif front:
+        rows[min(front, key=nearest)]["recommended"] = True
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:

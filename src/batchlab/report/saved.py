@@ -11,6 +11,7 @@ from typing import Any
 
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
+from batchlab.files import unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.report import words
 from batchlab.trace.read import NotStrictJson, parse_json
@@ -190,7 +191,7 @@ def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         document = parse_json(Path(path).read_bytes())
     except OSError as error:
-        raise InputError(path, None, None, f"cannot be read: {error.strerror}") from error
+        raise unreadable(path, error, "what capacity --json prints is needed") from error
     except NotStrictJson as error:
         raise InputError(path, None, error.value, error.expected) from error
     if not isinstance(document, dict) or any(name not in document for name in EXPECTED):

@@ -52,8 +52,10 @@ def read_trace(path: str | os.PathLike[str]) -> Iterator[tuple[int, dict[str, An
         raise unreadable(path, error) from error
 
 
-def unreadable(path: str | os.PathLike[str], error: OSError) -> InputError:
-    """The error for a path that cannot be opened or read."""
+def unreadable(path: str | os.PathLike[str], error: OSError, kind: str = "trace") -> InputError:
+    """The error for a path that cannot be opened or read. kind: what `run` writes with the option of that name."""
+    if isinstance(error, IsADirectoryError):
+        return InputError(path, None, None, f"is a directory; a file as run --{kind} writes it is needed")
     return InputError(path, None, None, f"a readable file expected ({error.strerror or error})")
 
 

@@ -140,7 +140,7 @@ def _verify_summary(path: PathLike, replay: Replay, termination: str, findings: 
         with open(path, "rb") as file:
             raw = file.read()
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable(path, error, "summary") from error
     try:
         document = parse_json(raw)
     except NotStrictJson as error:
