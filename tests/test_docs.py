@@ -108,7 +108,7 @@ def run_command(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
         env=env,
         capture_output=True,
         encoding="utf-8",
-        timeout=60,
+        timeout=300,
     )
 
 
