@@ -87,11 +87,10 @@ def test_what_the_mock_server_is_known_to_do_is_measured(tmp_path: Path, scenari
             for number, run in enumerate(arm["measured"]):
                 predicted = found["predicted"][2 * number + place]
                 assert run["requests"] == predicted["requests"]
-                for metric, statistic in (
-                    ("ttft", "mean"),
-                    ("itl", "mean"),
-                ):  # HTTP and a busy machine add, nothing less
-                    assert run["latency"][metric][statistic] > 0.9 * predicted["latency"][metric][statistic]
+                # From the intended time on HTTP and a busy machine only add. Between two tokens they may take away: a
+                # first token that comes late is closer to the next.
+                for metric in ("ttft", "e2el"):
+                    assert run["latency"][metric]["mean"] > 0.9 * predicted["latency"][metric]["mean"]
     assert set(found["reading"]) == {"short", "long", "mixed"}
     assert len(pids(tmp_path)) == 4 and not any(map(alive, pids(tmp_path)))
 
