@@ -39,6 +39,8 @@ from batchlab.simulate import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.validate.recorded import recorded
 
+pytestmark = pytest.mark.once
+
 MS = 10**6
 NOTHING = Question()
 OPEN = Plan()

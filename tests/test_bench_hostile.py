@@ -24,6 +24,8 @@ from batchlab.cli.main import cli
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
 
+pytestmark = pytest.mark.once
+
 
 def against(handler: Handler, plan: Plan | None = None, requests: list[Request] | None = None, **where: Any) -> Result:
     async def main() -> Result:

@@ -28,6 +28,8 @@ import pytest
 
 import batchlab
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = [*sorted(ROOT.glob("README*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 TRANSLATED = {path.with_name(path.name.replace(".zh-TW", "")): path for path in DOCUMENTS if ".zh-TW." in path.name}

@@ -21,6 +21,8 @@ from batchlab.bench.rounds import change, left_open, reading, resolved, settled,
 from batchlab.cli.main import cli
 from batchlab.plan.experiment import read
 
+pytestmark = pytest.mark.once
+
 SCENARIO = """
 [engine]
 policy = "vllm"

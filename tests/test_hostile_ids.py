@@ -16,6 +16,8 @@ import pytest
 
 from batchlab.cli import main
 
+pytestmark = pytest.mark.once
+
 IDS = [
     "<script>alert(1)</script>",
     "quote\"s and 'those', commas\\",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals differ")
+pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="signals differ")]
 
 SLOW = """
 import pathlib, time

@@ -12,6 +12,8 @@ from batchlab.clients.request import Request
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 
 

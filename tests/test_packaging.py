@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("setuptools", minversion="77")
 pytest.importorskip("Cython")
 
-pytestmark = pytest.mark.build
+pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPILER = shlex.split(sysconfig.get_config_var("CC") or "cc")[0]

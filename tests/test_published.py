@@ -24,6 +24,8 @@ from batchlab.published.result import Compared, Constant, Reproduction, Varied
 from batchlab.published.schedulers import Buddies, BuddyOrca, TakingTurns
 from batchlab.published.steptimes import DECODE_MS, PREFILL_MS, OneGpu, TensorParallel
 
+pytestmark = pytest.mark.once
+
 CONDITIONS = (
     "claim", "system", "model", "precision", "hardware", "baseline", "metric", "denominator", "workload", "source",
     "not_shown",

@@ -14,6 +14,8 @@ from test_explain_cli import command
 from batchlab.explain import Explainer
 from batchlab.explain.source import read_events
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["report_samples"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

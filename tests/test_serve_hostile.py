@@ -18,6 +18,8 @@ from batchlab.serve.engine import Engine
 from batchlab.serve.protocol import Chat, Completion
 from batchlab.trace.verify import verify
 
+pytestmark = pytest.mark.once
+
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
 
 

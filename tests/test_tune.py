@@ -22,6 +22,8 @@ from batchlab.plan.trial import Trial, row_of, run_of
 from batchlab.plan.tune import Tuning
 from batchlab.vllm_command import parse
 
+pytestmark = pytest.mark.once
+
 SPACE = {
     "engine.max_num_batched_tokens": [4, 16, 32, 64, 128, 256],
     "engine.max_num_seqs": [4, 8, 16, 32],
