@@ -33,7 +33,7 @@ SHORTFALL = 0.95
 
 @dataclass
 class Result:
-    """A measured run: the requests with the times at which they were to go out, and all that became of them."""
+    """A measured run: the requests that went out, with the times at which they were to, and what became of them."""
 
     target: Target
     plan: Plan
@@ -44,7 +44,7 @@ class Result:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """By position."""
+        """Of each of the requests."""
         return self.measured.outcomes
 
 
@@ -52,23 +52,22 @@ def result_of(
     target: Target, plan: Plan, requests: Sequence[Request], measured: Measured, series: Sequence[Sample]
 ) -> Result:
     """Everything that is known, folded into a summary as that of a simulation."""
-    sent = [replace(r, arrival=o.intended) for r, o in zip(requests, measured.outcomes, strict=True)]
+    sent = [replace(requests[o.position], arrival=o.intended) for o in measured.outcomes]
     tally = Tally(len(sent))
-    for outcome in measured.outcomes:
-        _fold(tally, outcome)
+    for position, outcome in enumerate(measured.outcomes):
+        _fold(tally, position, outcome)
     summary = Summary()
     summary(_header(target, len(sent)))
     summary.take(tally, sent)
     return Result(target, plan, sent, measured, series, summary)
 
 
-def _fold(tally: Tally, outcome: Outcome) -> None:
+def _fold(tally: Tally, position: int, outcome: Outcome) -> None:
     """One request. Tokens of one chunk are spread evenly over the time since the one before.
 
     Of those that come with the first token nobody knows when they were ready: they have no gaps. Where only the number
     of all tokens is known there are no gaps at all, and the largest one is that between chunks.
     """
-    position = outcome.position
     tally.arrived(position)
     if outcome.chunks:
         before, more = outcome.chunks[0]
@@ -167,8 +166,8 @@ def load_figures(result: Result) -> dict[str, Any]:
     """
     outcomes, measured = result.outcomes, result.measured
     held = np.array([o.ready - o.intended for o in outcomes], np.int64)
-    first_sent = np.array([o.sent for o in outcomes if not o.retries], np.int64)
-    lag = np.array([o.sent - o.ready for o in outcomes if not o.retries], np.int64)
+    first_sent = np.array([o.first_sent for o in outcomes], np.int64)
+    lag = first_sent - np.array([o.ready for o in outcomes], np.int64)
     late = int((lag > LATE).sum())
     return {
         "requested_rate": rate_of(np.array([o.intended for o in outcomes], np.int64))

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 from batchlab.bench.client import Client, Clock, Outcome
 from batchlab.bench.prompts import Prompts
+from batchlab.clients.columns import Columns
 from batchlab.clients.listed import field
 from batchlab.clients.request import Request
+from batchlab.clients.turns import turns_after
 from batchlab.units import NS_IN_MS, NS_IN_S
 
 WAIT = 1.0
@@ -22,7 +24,7 @@ Done = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """How the requests are sent.
+    """How the requests are sent. Sessions with a think time: each turn so long after the last token of the one before.
 
     max_concurrency: an open loop holds back what would be more at once. clients: a closed loop of so many instead, each
     sending its next request think_time ns after its last. max_retries: further attempts of a refused request, after
@@ -42,7 +44,9 @@ class Plan:
 
 @dataclass
 class Measured:
-    """outcomes: by position. elapsed: ns until the last one ended. busy: share of a core that this process used.
+    """outcomes: of all that went out, by position. A turn of a session whose last one was not answered never does.
+
+    elapsed: ns until the last one ended. busy: share of a core that this process used.
 
     most: most requests that were in flight at once.
     """
@@ -63,6 +67,9 @@ class Load:
         self._clock = clock
         self._plan = plan
         self._with_priority = len(set(field(requests, "priority"))) > 1
+        self._after: dict[int, tuple[int, int]] = {}
+        if plan.clients is None and isinstance(requests, Columns) and requests.waits:
+            self._after = turns_after(requests)
         self._outcomes: dict[int, Outcome] = {}
         self._flying = self._most = 0
         self._start = 0
@@ -88,13 +95,15 @@ class Load:
                     group.create_task(self._closed_loop(places))
         elapsed = self._clock.now() - self._start
         busy = (time.process_time() - used) * NS_IN_S / max(elapsed, 1)
-        return Measured([self._outcomes[k] for k in range(len(self._requests))], elapsed, busy, self._most)
+        return Measured([outcome for _, outcome in sorted(self._outcomes.items())], elapsed, busy, self._most)
 
     async def _open_loop(self, group: asyncio.TaskGroup) -> None:
         cap = self._plan.max_concurrency
         places = None if cap is None else asyncio.Semaphore(cap)
         arrivals = field(self._requests, "arrival")
-        for position in sorted(range(len(arrivals)), key=arrivals.__getitem__):
+        later = {position for position, _ in self._after.values()}
+        first = (position for position in range(len(arrivals)) if position not in later)
+        for position in sorted(first, key=arrivals.__getitem__):
             full = places is not None and places.locked()
             body = None if full else self._body(position)  # before its time, so that it costs none
             await self._clock.until(self._start + arrivals[position])
@@ -107,38 +116,52 @@ class Load:
         full = places is not None and places.locked()
         async with places or contextlib.nullcontext():
             ready = self._now() if full else intended
-            await self._attempts(Outcome(position, intended, ready), body or self._body(position))
+            outcome = Outcome(position, intended, ready)
+            await self._attempts(outcome, body or self._body(position, ready - intended))
+        while outcome.result == "completed" and outcome.position in self._after:
+            following, think = self._after[outcome.position]
+            at, body = outcome.chunks[-1][0] + think, self._body(following)
+            outcome = Outcome(following, at, at)
+            await self._clock.until(self._start + at)
+            await self._attempts(outcome, body)
 
     async def _closed_loop(self, places: Iterator[int]) -> None:
+        think = 0  # before the first, and after the last, nobody has anything to think about
         for position in places:
             body = self._body(position)
+            await self._clock.until(self._clock.now() + think)
             now = self._now()
             await self._attempts(Outcome(position, now, now), body)
-            await self._clock.until(self._clock.now() + self._plan.think_time)
+            think = self._plan.think_time
 
     async def _attempts(self, outcome: Outcome, body: bytes) -> None:
         """One request until it has its result."""
         request = self._requests[outcome.position]
-        give_up = None
-        if request.cancel_at is not None:
-            give_up = self._start + outcome.intended + request.cancel_at - request.arrival
+        intended, cancel = self._start + outcome.intended, request.cancel_at
+        give_up = None if cancel is None else intended + cancel - request.arrival
+        too_late = [at for at in (give_up, request.deadline and intended + request.deadline) if at is not None]
         self._flying += 1
         self._most = max(self._most, self._flying)
         try:
             while True:
                 await self._client.send(outcome, request.id, body, give_up)
+                if not outcome.retries:
+                    outcome.first_sent = outcome.sent
                 if not outcome.busy or outcome.retries >= self._plan.max_retries:
                     break
                 wait = WAIT if outcome.retry_after is None else outcome.retry_after
                 if wait > self._client.timeout:  # nobody would wait so long for an answer either
                     break
                 again = self._clock.now() + round(wait * NS_IN_S)
-                if give_up is not None and again >= give_up:
+                if any(again >= at for at in too_late):
                     break
                 await self._clock.until(again)
                 outcome.retries += 1
+                if request.deadline is not None:
+                    body = self._body(outcome.position, self._now() - outcome.intended)
         finally:
             self._flying -= 1
+        outcome.first_sent -= self._start
         outcome.sent -= self._start
         outcome.end -= self._start
         outcome.chunks = [(at - self._start, tokens) for at, tokens in outcome.chunks]
@@ -148,12 +171,13 @@ class Load:
     def _now(self) -> int:
         return self._clock.now() - self._start
 
-    def _body(self, position: int) -> bytes:
+    def _body(self, position: int, late: int = 0) -> bytes:
+        """late: ns after the time from which its deadline counts."""
         request = self._requests[position]
         more: dict[str, int | bool] = {"ignore_eos": True} if self._plan.exact else {}
         if self._with_priority:
             more["priority"] = request.priority
         if request.deadline is not None:
-            more["deadline_ms"] = max(1, request.deadline // NS_IN_MS)
+            more["deadline_ms"] = max(1, (request.deadline - late) // NS_IN_MS)
         prompt = self._prompts.text(position) if self._plan.text else self._prompts.ids(position)
         return self._client.body(prompt, request.output if self._plan.exact else request.max_tokens, more)

@@ -131,5 +131,5 @@ def _row(result: Result, run: Run, position: int) -> dict[str, Any]:
         "priority": request.priority,
     }
     if prompt == request.prompt and not result.plan.text:
-        row["prompt_runs"] = prompt_runs(run.requests, position, run.requests[position])
+        row["prompt_runs"] = prompt_runs(run.requests, o.position, run.requests[o.position])
     return row

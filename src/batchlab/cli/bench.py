@@ -170,12 +170,16 @@ def _plan(given: dict[str, Any], run: Any) -> Any:
 
     clients, think_time = given["closed_loop"], round((given["think_time"] or 0) * NS_IN_S)
     if run is not None and run.clients is not None and clients is None:
-        clients, think_time = run.clients, run.think_time
+        clients = run.clients
+        think_time = run.think_time if given["think_time"] is None else think_time
     cap = given["max_concurrency"]
     if run is not None and cap is None and given["closed_loop"] is None:
         cap = run.max_concurrency
     if clients is not None and cap is not None:
         raise InputError("--max-concurrency", None, None, "a closed loop of N clients never has more than N in flight")
+    if cap is not None and run is not None and getattr(run.requests, "waits", False):
+        expected = "is for requests at their own times: here turns of sessions wait for the answer before them"
+        raise InputError("--max-concurrency", None, None, expected)
     if clients is None and given["think_time"] is not None:
         raise InputError("--think-time", None, None, "needs --closed-loop: in an open loop nobody waits for an answer")
     return Plan(
@@ -349,6 +353,8 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
 
 def _predicted(run: Any, plan: Any) -> dict[str, Any]:
     """The figures of a simulation of the same requests, in the same kind of loop."""
+    from batchlab.bench.load import WAIT
+    from batchlab.clients.retry import Backoff
     from batchlab.metrics.fold import Summary
     from batchlab.simulate import simulate
 
@@ -356,6 +362,7 @@ def _predicted(run: Any, plan: Any) -> dict[str, Any]:
     if plan.clients is not None or plan.max_concurrency is not None:
         how = {name: getattr(plan, name) for name in ("clients", "think_time", "max_concurrency")}
         run = replace(run, inline=False, **how)
-    simulate(run, [summary])
+    again = Backoff(plan.max_retries + 1, round(WAIT * NS_IN_S), 1) if plan.max_retries else None
+    simulate(replace(run, retry=again), [summary])
     document = summary.document(with_requests=False)
     return {name: document[name] for name in ("results", "latency", "throughput")}

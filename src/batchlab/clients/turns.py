@@ -6,6 +6,13 @@ from batchlab.clients.columns import Columns
 from batchlab.clients.due import Due
 
 
+def turns_after(requests: Columns) -> dict[int, tuple[int, int]]:
+    """By the turn before: which one comes next, and how long after its last token."""
+    assert requests.sessions is not None and requests.sessions.think is not None
+    rows = zip(requests.sessions.previous.tolist(), requests.sessions.think.tolist(), strict=True)
+    return {previous: (position, think) for position, (previous, think) in enumerate(rows) if think >= 0}
+
+
 class Turns(Due):
     """Sends first turns at their arrival, and each other one `think` after the last token of the turn before it.
 
@@ -14,16 +21,10 @@ class Turns(Due):
     """
 
     def __init__(self, requests: Columns) -> None:
-        assert requests.sessions is not None and requests.sessions.think is not None
         super().__init__(requests)
-        self._after: dict[int, tuple[int, int]] = {}  # by the turn before: who comes next, and how long after it
-        for position, (previous, think) in enumerate(
-            zip(requests.sessions.previous.tolist(), requests.sessions.think.tolist(), strict=True)
-        ):
-            if think < 0:
-                self._due.append((int(requests.arrival[position]), position))
-            else:
-                self._after[previous] = position, think
+        self._after = turns_after(requests)
+        later = {position for position, _ in self._after.values()}
+        self._due = [(arrival, k) for k, arrival in enumerate(requests.arrival.tolist()) if k not in later]
         heapify(self._due)
 
     def ended(self, position: int, now: int, completed: bool) -> None:
