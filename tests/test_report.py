@@ -343,3 +343,17 @@ def test_a_trace_that_was_tampered_with_is_an_error_in_one_line_or_a_page(tmp_pa
         assert page.exists() == (done.returncode != 2), done.stderr
         assert done.returncode in (0, 1) or done.stderr.count("\n") == 1
     assert {0, 2} <= codes
+
+
+def test_a_run_whose_times_a_browser_cannot_hold_is_refused_too(tmp_path: Path) -> None:
+    """Not its trace only: from 2^53 on two times would be one."""
+    path = tmp_path / "late.toml"
+    path.write_text(
+        '[engine]\npolicy = "continuous"\nmax_num_seqs = 1\nmax_num_batched_tokens = 8\n'
+        '[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 1\n'
+        f'[workload]\nrequests = [{{ id = "A", arrival = {2**53 + 1}, prompt = 1, output = 1 }}]\n'
+    )
+    done = command("report", str(path), "-o", str(tmp_path / "page.html"))
+    assert done.returncode == 2
+    assert f"request 'A': arrival: {2**53 + 1}: times and tokens below 2^53 expected in a report" in done.stderr
+    assert not (tmp_path / "page.html").exists()

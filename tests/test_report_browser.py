@@ -234,3 +234,59 @@ def test_reasons_are_those_of_explain(policy: str, driver: webdriver.Chrome, tmp
                 assert why.startswith(expected[id, iteration] + ":"), (policy, seed, id, iteration, why)
                 compared += 1
     assert compared > 10, "too few waits to show anything"
+
+
+TICKS = """
+[engine]
+policy = "continuous"
+max_num_seqs = 1
+max_num_batched_tokens = 8
+[cost]
+{cost}
+[run]
+{run}
+[workload]
+requests = [{{ id = "A", arrival = 0, prompt = 2, output = 3 }}, {{ id = "B", arrival = 0, prompt = 2, output = 3 }}]
+"""
+
+
+def ticks(folder: Path, name: str, cost: str, run: str = "") -> str:
+    path = folder / f"{name}.toml"
+    path.write_text(TICKS.format(cost=cost, run=run))
+    return str(path)
+
+
+def test_runs_on_different_clocks_are_not_compared(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    """Milliseconds and iterations have no difference, and no axis in common."""
+    ns = 'model = "linear"\nunit = "ns"\nper_iteration = {}_000_000'
+    paths = [
+        ticks(tmp_path, "first", ns.format(10)),
+        ticks(tmp_path, "steps", 'model = "unit"'),
+        ticks(tmp_path, "third", ns.format(20)),
+    ]
+    page = tmp_path / "page.html"
+    assert command("report", *paths, "-o", str(page)).returncode == 0
+    found = Page(driver, page, width=390)
+    of_rows = "return [...document.querySelectorAll('#compare tr')].map((row) => row.innerText)"
+    (cells,) = (text for text in found.run(of_rows) if text.startswith("TTFT P50"))
+    assert cells.split() == ["TTFT", "P50", "25", "ms", "2.5", "50", "ms", "▼", "+100.0", "%"]
+    drawn = "return document.getElementById(arguments[0]).data.map((trace) => trace.name[0])"
+    for chart in ("cdf-ttft", "cdf-itl", "cdf-e2el", "queues"):
+        assert found.run(drawn, chart) == ["1", "3"]
+    assert found.run("return document.getElementById('cdf-ttft').layout.xaxis.title.text") == "ms"
+    said = (
+        "Times of 2 · steps.toml are on another clock than the first run's, and neither compared nor drawn with them."
+    )
+    assert said in found.run("return document.getElementById('how-long').textContent")
+    assert found.complaints() == []
+
+
+def test_a_page_about_one_run_says_where_it_stopped(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    assert (
+        command("report", ticks(tmp_path, "s", 'model = "unit"', "max_iterations = 2"), "-o", str(page)).returncode == 1
+    )
+    by = "return document.querySelector('.by').textContent"
+    assert Page(driver, page).run(by).endswith("2 iterations · ended: at its iteration limit")
+    assert command("report", ticks(tmp_path, "s", 'model = "unit"'), "-o", str(page)).returncode == 0
+    assert "ended" not in Page(driver, page).run(by)

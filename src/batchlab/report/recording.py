@@ -46,7 +46,8 @@ class Recorder:
         self.kv = False
 
     def __call__(self, event: Event) -> None:
-        """Take the next event."""
+        """Take the next event. Raises InputError for one with numbers that a browser has not."""
+        _check_numbers(event)
         self._explainer(event)
         self.summary(event)
         if isinstance(event, Iteration):
@@ -107,7 +108,6 @@ def read(path: str | os.PathLike[str], observers: Sequence[Observer]) -> None:
     """Tell observers the events of a trace. Raises InputError with the line where it is none."""
     for number, event in read_events(path):
         try:
-            _check_numbers(event)
             for observe in observers:
                 observe(event)
         except InputError as error:
@@ -119,7 +119,7 @@ def read(path: str | os.PathLike[str], observers: Sequence[Observer]) -> None:
 
 
 def _check_numbers(event: Event) -> None:
-    """Times and tokens are kept in 64 bits, and so are their sums and differences. Raises InputError."""
+    """Times and tokens have to be the same whole numbers in a browser. Raises InputError."""
     if isinstance(event, Header):
         for request in event.requests or ():
             _check_numbers(request)

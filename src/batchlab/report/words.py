@@ -84,14 +84,20 @@ class Row:
 
 
 def _row(
-    label: str, runs: Sequence[Any], value: Callable[[Any], Any], show: Callable[[Any, Any], str], good: int
+    label: str,
+    runs: Sequence[Any],
+    value: Callable[[Any], Any],
+    show: Callable[[Any, Any], str],
+    good: int,
+    timed: bool = False,
 ) -> Row:
-    """good: 1 where more is better, -1 where less is, 0 where neither."""
+    """good: 1 where more is better, -1 where less is, 0 where neither. timed: between units there is no difference."""
     values = [value(run) for run in runs]
     changes, tones = [], []
-    for one in values:
+    for one, run in zip(values, runs, strict=True):
         first = values[0]
-        change = None if not first or one is None else one / first - 1
+        apart = timed and run["unit"] != runs[0]["unit"]
+        change = None if not first or one is None or apart else one / first - 1
         changes.append("" if change is None or one == first else f"{100 * change:+,.1f} %".replace("-", "−"))
         better = change is not None and abs(change) >= SMALL and good != 0
         tones.append(("better" if (change or 0) * good > 0 else "worse") if better else "")
@@ -120,12 +126,14 @@ def rows(runs: Sequence[dict[str, Any]]) -> list[Row]:
     found = [
         _row("Requests completed", runs, lambda run: run["results"].get("completed", 0), plain, 1),
         _row("Not completed", runs, lambda run: run["requests"] - run["results"].get("completed", 0), plain, -1),
-        _row(f"Output tokens per {per}", runs, lambda run: run["throughput"]["output_token_rate"], rated, 1),
-        _row("End", runs, lambda run: run["time"], timed, 0),
+        _row(f"Output tokens per {per}", runs, lambda run: run["throughput"]["output_token_rate"], rated, 1, True),
+        _row("End", runs, lambda run: run["time"], timed, 0, True),
         _row("Iterations", runs, lambda run: run["iterations"], plain, 0),
     ]
     for name, label in LATENCIES.items():
-        found += [_row(f"{label} {statistic(figure)}", runs, latency(name, figure), timed, -1) for figure in FIGURES]
+        found += [
+            _row(f"{label} {statistic(figure)}", runs, latency(name, figure), timed, -1, True) for figure in FIGURES
+        ]
     for name in ("preemptions", "recomputed_tokens", "max_queue_length", "unused_budget", "decode_stalls"):
         found.append(_row(name.replace("_", " ").capitalize(), runs, total(name), plain, 0))
     return [row for row in found if any(shown not in ("–", "0") for shown in row.shown)]

@@ -574,16 +574,21 @@ function setTheme(name) {
 const runStyle = (n) => ({ color: colour(`run${Math.min(n, 5)}`), dash: DASHES[n % DASHES.length], width: 2 });
 const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${shorten(name, 40)}` : name);
 
-function distributions(runs) {
+// What may share an axis of time with the first run, each with its number.
+const alike = (units) => units.map((unit, n) => [unit, n]).filter(([unit]) => unit === units[0]).map(([, n]) => n);
+
+function distributions(all) {
+  const places = alike(all.map((run) => run.unit));
+  const runs = places.map((n) => all[n]);
   for (const [name, label] of [["ttft", "TTFT"], ["itl", "ITL"], ["e2el", "E2E"]]) {
-    const ns = runs.every((run) => run.unit === "ns");
+    const ns = runs[0].unit === "ns";
     const longest = Math.max(...runs.map((run) => Math.max(...(run.curves[name].x || [0]))));
     const [by, unit] = ns ? (longest >= 1e10 ? [1e9, "s"] : [1e6, "ms"]) : [1, `${runs[0].unit}s`];
-    const traces = runs.map((run, n) => {
-      const curve = run.curves[name];
+    const traces = runs.map((run, place) => {
+      const [n, curve] = [places[place], run.curves[name]];
       const x = (curve.x || []).map((value) => value / by);
-      return { type: "scatter", mode: "lines", x: x.length ? [x[0], ...x] : [], y: x.length ? [0, ...curve.y] : [], name: short(run.name, n, runs), line: { ...runStyle(n), shape: "hv" },
-        hovertemplate: `%{y:.2%} within %{x:,.5~g} ${unit}<extra>${runs.length > 1 ? n + 1 : ""}</extra>` };
+      return { type: "scatter", mode: "lines", x: x.length ? [x[0], ...x] : [], y: x.length ? [0, ...curve.y] : [], name: short(run.name, n, all), line: { ...runStyle(n), shape: "hv" },
+        hovertemplate: `%{y:.2%} within %{x:,.5~g} ${unit}<extra>${all.length > 1 ? n + 1 : ""}</extra>` };
     });
     const { axis, layout } = theme();
     const empty = traces.every((trace) => !trace.x.length);
@@ -596,7 +601,8 @@ function distributions(runs) {
 
 // A column of every run over time, in bins that keep the peaks.
 function overTime(chart, lines, value, label) {
-  const traces = lines.map((line, n) => {
+  const traces = alike(lines.map((line) => line.run.unit)).map((n) => {
+    const line = lines[n];
     const bin = Math.max(1, Math.ceil(line.start.length / 600));
     const [x, y] = [[], []];
     for (let i = 0; i < line.start.length; i += bin) {
