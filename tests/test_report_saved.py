@@ -94,6 +94,10 @@ def test_what_makes_a_capacity_uncertain_is_a_note(planned_report: Path, folder:
         {"settings": ["x"], "samples": [{"sample": "seed 3", "met": {}, "missed": None}]},
         {"capacity": -1},
         {"caveats": 3},
+        {"of": 5},
+        {"of": None},
+        {"unit": True},
+        {"changes": [{"name": 5, "before": 1, "after": 2, "rate": 3.0}]},
     ],
 )
 def test_a_capacity_that_was_tampered_with_is_one_error(

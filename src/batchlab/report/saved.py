@@ -216,6 +216,9 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     rates = [document["capacity"], *(one["rate"] for one in (*probes, *changes))]
     if not all(rate is None or (isinstance(rate, int | float) and rate >= 0) for rate in rates):
         raise ValueError("a rate is no number")
+    texts = [document[name] for name in ("of", "unit", "answer")]
+    if not all(isinstance(text, str) for text in (*texts, *(one["name"] for one in changes))):
+        raise ValueError("a name is no text")
     answer = next(one for one in samples if one["sample"] == document["answer"])
     met, cost = answer["met"], document.get("cost")
     own = (*EXPECTED, "cost", "objectives", "rates_per", "caveats")
