@@ -16,6 +16,7 @@ import virtual_time
 from mock_server import QueueOrder, Served, a_run, served
 
 from batchlab.policies.vllm import Vllm
+from batchlab.scenario import load
 from batchlab.serve import server as server_module
 from batchlab.trace.verify import verify
 
@@ -425,3 +426,21 @@ def test_what_cannot_be_served_is_one_line(options: list[str], said: str) -> Non
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) <= 2  # and a note that another host was asked for
+
+
+def test_prompt_tokens_are_counted_as_vllm_does() -> None:
+    """Once for each prompt, with its first token: also those of the prefix cache, and not again after a preemption."""
+
+    async def main() -> None:
+        small = {"engine.num_gpu_blocks": 8, "engine.max_model_len": 100, "engine.enable_prefix_caching": True}
+        (run,) = load(EXAMPLE, small).runs
+        async with served(run) as server:
+            prompts = [list(range(start, start + 48)) for start in (100, 200, 100)]
+            bodies = [{"prompt": prompt, "max_tokens": 40} for prompt in prompts]
+            answers = await asyncio.gather(*(post(server, body) for body in bodies))
+            assert [status for status, _, _ in answers] == [200, 200, 200]
+            seen = await metrics(server)
+            assert seen["vllm:num_preemptions_total"] > 0
+            assert (seen["vllm:prompt_tokens_total"], seen["vllm:generation_tokens_total"]) == (144, 120)
+
+    virtual_time.run(main())

@@ -244,7 +244,6 @@ class Engine:
             live.at_the_door = False
             live.wake()
         self.preemptions += len(step.preempted)
-        self.prompt_tokens += step.prefill_tokens
 
     def _ends(self, seq: CoreSequence, result: str, reason: str = "") -> None:
         self._lives.pop(seq.position).end(result, reason)
@@ -278,6 +277,8 @@ class Engine:
             if live is None:  # it has ended meanwhile
                 continue
             live.tokens += 1
+            if live.tokens == 1:  # as vLLM counts: once, with what the prefix cache had
+                self.prompt_tokens += live.request.prompt
             self.output_tokens += 1
             if live.tokens == live.total:
                 last.append(seq)
