@@ -23,6 +23,7 @@ from batchlab.plan.trial import Trial, document_of, parse_slo, run_of, settings_
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
+COUNT = "workload.generate.num_prompts"
 PARTS = 4
 """A trace's interval: that of its quarters, each by itself."""
 FEW = 10
@@ -127,6 +128,8 @@ def _samples(trial: Trial, seeds: int, parts: int = PARTS) -> tuple[Run, list[Sa
         raise _no_rate(trial, "workload.requests", "have no rate to change: give a file, or [workload.generate]")
     if generate is None:
         return run, _of_trace(trial, run, run.requests, workload.get("transform", {}), parts)
+    if len(run.requests) < 2:
+        raise _no_rate(trial, COUNT, "one request has no rate: give 2 or more, 2,000 for a P99")
     first = generate["seed"]
     named = [(f"seed {seed}", {"workload.generate.seed": seed}) for seed in range(first, first + seeds)]
     return run, [
