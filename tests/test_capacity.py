@@ -373,8 +373,28 @@ def test_a_trace_is_stretched(write, tmp_path):
     with pytest.raises(InputError, match=r"--requests: 9: is for \[workload.generate\]"):
         refuse_count(Trial(scenario), 9)
     (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "1.0,10,1\n" * 5)
-    with pytest.raises(InputError, match="all requests come at once: capacity stretches the times between them"):
+    with pytest.raises(InputError, match=r"scenario\.toml: workload: all requests come at once: capacity stretches"):
         find(Trial(scenario, slo="ttft:max<=10ms"), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "parts"),
+    [
+        ([*range(20), *range(60, 81)], ["part 1 of 4", "part 4 of 4"]),  # nobody comes in between
+        ([0, 1], []),  # one request in the first part, one in the last
+    ],
+)
+def test_parts_of_a_trace_without_a_rate_are_left_out(write, tmp_path, seconds, parts):
+    rows = "".join(f"{second}.0,10,1\n" for second in seconds)
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    scenario = write(ENGINE + '[workload]\nfile = "trace.csv"\nformat = "vidur"\n')
+    arguments = ["capacity", scenario, "--slo", "ttft:max<=10ms", "--jobs=1"]
+    result = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["sample"] for one in found["samples"]] == ["whole trace", *parts]
+    low, high = found["interval"]
+    assert 100 / ONE_STEP < low <= high <= 100.01 or (not parts and low == high == found["capacity"])
 
 
 @pytest.mark.parametrize(
