@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from batchlab.errors import BatchlabError
-from batchlab.plan.pool import each
+from batchlab.plan.pool import _uninterrupted, each
 
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="signals differ")]
 
@@ -126,6 +126,15 @@ def test_a_command_in_the_background_of_a_script(scenario: str, tmp_path: Path) 
         wait_for(running.exists, process)
     process.terminate()
     assert process.communicate(timeout=120)[1] == "batchlab: stopped by SIGTERM\n"
+
+
+def test_ctrl_c_waits_until_all_processes_are_started() -> None:
+    started = []
+    with pytest.raises(KeyboardInterrupt), _uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        started.append("all")
+    assert started == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_one_of_the_processes_is_killed() -> None:

@@ -64,13 +64,22 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
     """Ctrl-C waits meanwhile; in processes that are started here, until `_begin`: none tells how far it had come."""
-    if MASKS:
+    here = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    )
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number)) if here else None
+    if MASKS:  # which a new process takes over; another thread of this one can still be told, and then `came` has it
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         if MASKS:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if here:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin(parent: Connection) -> None:
