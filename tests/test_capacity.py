@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -87,9 +87,14 @@ def test_what_is_met_more_often_is_never_less(tight, more, start):
     assert found[0] is None or (found[1] is not None and found[1] >= found[0])
 
 
-@given(st.integers(-FARTHEST, FARTHEST), st.integers(-50, 50), st.integers(1, 40))
+@given(st.integers(-FARTHEST, FARTHEST), st.integers(-FARTHEST, FARTHEST), st.integers(1, 40))
+@example(FARTHEST, FARTHEST, 4)  # the second search of what binds begins where the first ended
+@example(-FARTHEST, 2 - FARTHEST, 4)
 def test_search_finds_the_edge_of_a_line(last, start, step):
-    low, high = edge(lambda place: place <= last, start, step)
+    looked_at = []
+    low, high = edge(lambda place: looked_at.append(place) or place <= last, start, step)
+    assert all(-FARTHEST <= place <= FARTHEST for place in looked_at)
+    assert {low, high} <= {*looked_at, None}
     assert low == last
     assert high == (None if last == FARTHEST else last + 1)
 
@@ -153,6 +158,27 @@ def test_what_binds(write):
     )
     tried = "tried: max_num_seqs 32 to 64, max_num_batched_tokens 64 to 256"  # fewer tokens than seats: refused
     assert f"no limit changed alone raises the capacity by 5 % ({tried}); steps in half the time" in result.stdout
+
+
+def test_a_clients_own_cap_binds(write):
+    """Steps of 10 ms whatever is in them, answers of 20 tokens: a client with one in flight has one each 200 ms."""
+    text = ENGINE.replace("seqs = 1", "seqs = 8") + "[workload]\nmax_concurrency = 1\n"
+    capped = find(Trial(write(text + EVEN.replace("output = 1", "output = 20")), slo="ttft:p99<=100ms"), 1, 1)
+    # the queue may grow by 2 % of the time that passes, hence up to 1 / (0.2 s * 0.98)
+    assert 5 / ONE_STEP < capped.answer.rate <= 5 / 0.98
+    rates = {one.after: one.rate for one in capped.changes if one.name == "workload.max_concurrency"}
+    assert rates[2] == pytest.approx(2 * capped.answer.rate, rel=0.05)
+    assert all(one.rate == capped.answer.rate for one in capped.changes if one.name.startswith("engine."))
+    assert "; workload.max_concurrency: " in binding(capped.answer, capped.changes)
+
+
+def test_what_nothing_limits_gains_nothing(write):
+    """Objectives that hold at every rate within reach: no change can give more than the end of that reach."""
+    text = ENGINE.replace("seqs = 1", "seqs = 64") + EVEN.replace("request_rate = 7", "request_rate = 0.0001")
+    found = find(Trial(write(text), slo="ttft:p99<=1s"), 1, 1)
+    assert found.answer.missed is None and found.answer.rate == pytest.approx(0.0001 * 2 ** (FARTHEST / STEPS))
+    assert {one.rate for one in found.changes if one.rate is not None} == {found.answer.rate}
+    assert binding(found.answer, found.changes).startswith("no objective; no limit changed alone raises the capacity")
 
 
 def test_a_budget_two_steps_away_is_found(write):
@@ -347,8 +373,28 @@ def test_a_trace_is_stretched(write, tmp_path):
     with pytest.raises(InputError, match=r"--requests: 9: is for \[workload.generate\]"):
         refuse_count(Trial(scenario), 9)
     (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + "1.0,10,1\n" * 5)
-    with pytest.raises(InputError, match="all requests come at once: capacity stretches the times between them"):
+    with pytest.raises(InputError, match=r"scenario\.toml: workload: all requests come at once: capacity stretches"):
         find(Trial(scenario, slo="ttft:max<=10ms"), 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "parts"),
+    [
+        ([*range(20), *range(60, 81)], ["part 1 of 4", "part 4 of 4"]),  # nobody comes in between
+        ([0, 1], []),  # one request in the first part, one in the last
+    ],
+)
+def test_parts_of_a_trace_without_a_rate_are_left_out(write, tmp_path, seconds, parts):
+    rows = "".join(f"{second}.0,10,1\n" for second in seconds)
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    scenario = write(ENGINE + '[workload]\nfile = "trace.csv"\nformat = "vidur"\n')
+    arguments = ["capacity", scenario, "--slo", "ttft:max<=10ms", "--jobs=1"]
+    result = CliRunner().invoke(cli, [*arguments, "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert [one["sample"] for one in found["samples"]] == ["whole trace", *parts]
+    low, high = found["interval"]
+    assert 100 / ONE_STEP < low <= high <= 100.01 or (not parts and low == high == found["capacity"])
 
 
 @pytest.mark.parametrize(
@@ -368,6 +414,11 @@ def test_a_trace_is_stretched(write, tmp_path):
         (("", ""), ["--set", "engine.max_num_seq=3"], "did you mean 'max_num_seqs'?"),
         (("", ""), ["--policy", "vlm"], "vlm"),
         (("", ""), ["--requests", "2000000000000"], "--requests"),
+        (
+            ("", ""),
+            ["--set", "workload.generate.num_prompts=1"],
+            "workload.generate.num_prompts: one request has no rate",
+        ),
         (("", ""), ["--goodput", "ttft:x"], "must be METRIC:NUMBER"),
         (('"vllm"', '["vllm", "vllm-v0"]'), [], "names several"),
     ],

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from batchlab.errors import BatchlabError
+from batchlab.plan.pool import _uninterrupted, each
+
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="signals differ")]
 
 SLOW = """
@@ -106,6 +109,37 @@ def test_a_command_that_waits_for_a_server() -> None:
         printed, told = process.communicate(timeout=120)
         connection.close()
     assert (process.returncode, printed, told) == (130, "", "batchlab: interrupted\n")
+
+
+def test_a_command_in_the_background_of_a_script(scenario: str, tmp_path: Path) -> None:
+    """A shell has it ignore Ctrl-C, which is for the script; its other processes ignore it as well."""
+    running = tmp_path / "running"
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process = start("capacity", scenario, "--slo", "ttft:p99<=1s", "--seeds", "2", "--jobs", "2")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    wait_for(running.exists, process)
+    os.killpg(process.pid, signal.SIGINT)
+    for _ in range(3):
+        running.unlink()
+        wait_for(running.exists, process)
+    process.terminate()
+    assert process.communicate(timeout=120)[1] == "batchlab: stopped by SIGTERM\n"
+
+
+def test_ctrl_c_waits_until_all_processes_are_started() -> None:
+    started = []
+    with pytest.raises(KeyboardInterrupt), _uninterrupted():
+        signal.raise_signal(signal.SIGINT)
+        started.append("all")
+    assert started == ["all"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_one_of_the_processes_is_killed() -> None:
+    with pytest.raises(BatchlabError, match="one of 2 processes was killed, perhaps because memory ran out"):
+        list(each(os._exit, [1, 1, 1], 2))
 
 
 def test_a_command_that_is_told_to_end(scenario: str, tmp_path: Path) -> None:

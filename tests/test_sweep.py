@@ -180,6 +180,20 @@ def test_a_sample_is_a_part_of_the_grid(scenario):
     assert len(seen) > 5
 
 
+def test_a_sample_looks_at_no_values_that_it_does_not_run(scenario, tmp_path, monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(sweeping, "refuse_bad_values", lambda trial, values: looked_at.append(values))
+    grid = {"engine.max_num_batched_tokens": range(16, 9000), "workload.generate.request_rate": [5, 40.5]}
+    rows = sweeping.run(Sweep(scenario, grid, sample=2), tmp_path / "t.parquet", 1)
+    assert looked_at == [{key: list(dict.fromkeys(row[key] for row in rows)) for key in grid}]
+
+
+def test_objectives_may_fit_the_clock_of_some_runs_only(scenario, tmp_path):
+    rows = sweeping.run(Sweep(scenario, {"cost.unit": ["ns", "cost unit"]}, slo=SLO), tmp_path / "t.parquet", 1)
+    assert [row["error"] is None for row in rows] == [True, False]
+    assert "the clock counts in cost units" in rows[1]["error"]
+
+
 def test_a_journal_belongs_to_one_sweep(scenario, tmp_path):
     output = tmp_path / "t.parquet"
     with pytest.raises(KeyboardInterrupt):
@@ -225,6 +239,10 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
         (["--grid=engine.max_num_seqs=1", "--set=engine.max_num_seqs=2"], "--grid has this key too"),
         (["--grid=engine.max_num_seqs=1", "--slo=ttft:p99"], "--slo"),
         (["--grid=engine.max_num_seqs=1", "--slo=attainment>=90%"], "attainment"),
+        (
+            ["--grid=engine.max_num_seqs=1,2", "--slo=ttft:p99<=5"],
+            "--slo: 'ttft:p99<=5': needs a unit: s, ms, us or ns",
+        ),
         (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
         (["--grid=engine.max_num_seqs=1", "-o", "t.csv"], "t.csv: must end in .parquet"),
         (["--grid=engine.max_num_seqs=8,0"], "--grid engine.max_num_seqs: 0: must be at least 1"),

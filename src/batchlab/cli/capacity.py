@@ -22,8 +22,6 @@ from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
 
-COUNT = "workload.generate.num_prompts"
-
 
 @click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
@@ -65,7 +63,7 @@ def capacity(
     trial = Trial(scenario, changes.fixed(scenario), changes.workload, slo, goodput)
     if requests is not None:
         finding.refuse_count(trial, requests)
-        trial = replace(trial.with_settings({COUNT: requests}), options={COUNT: "--requests"})
+        trial = replace(trial.with_settings({finding.COUNT: requests}), options={finding.COUNT: "--requests"})
     if gpu_price is not None and (unit := run_of(trial).cost.unit) != "ns":
         raise InputError("--gpu-price", None, gpu_price, f"needs a clock with seconds: this one counts in {unit}s")
     with counted_bar("capacity") as done:

@@ -1,4 +1,5 @@
-"""What keeps an engine from more: each of its limits is changed alone, and the capacity searched again.
+"""What keeps an engine from more: each of its limits, and its client's own, is changed alone, and the capacity searched
+again.
 
 A limit is halved or doubled, and further in that direction while it gains. The token budget goes two steps either way
 in any case: smaller chunks make steps shorter, larger ones make long steps rarer, so that both ends can be better than
@@ -22,7 +23,8 @@ from batchlab.policies import limits_of
 from batchlab.settings import MOST_TOKENS
 from batchlab.simulate import Run
 
-FIRST = {"max_num_seqs": (-1, 1), "max_num_batched_tokens": (-2, -1, 1, 2), "num_gpu_blocks": (1,)}
+CAP = "max_concurrency"
+FIRST = {"max_num_seqs": (-1, 1), "max_num_batched_tokens": (-2, -1, 1, 2), "num_gpu_blocks": (1,), CAP: (1,)}
 """Limits, and the doublings of each that are tried whatever they give."""
 FACTOR = 2
 """By how much steps are made faster."""
@@ -104,6 +106,8 @@ def _limits(run: Run) -> list[_Limit]:
         if value is not None and core in FIRST:
             reserved = getattr(run.policy, "reserved_blocks", 0) if core == "num_gpu_blocks" else 0
             found.append(_Limit(f"engine.{own}", core, value, reserved))
+    if run.max_concurrency is not None:  # what the client holds back waits, too
+        found.append(_Limit(f"workload.{CAP}", CAP, run.max_concurrency, 0))
     return found
 
 

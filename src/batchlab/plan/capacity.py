@@ -23,8 +23,9 @@ from batchlab.plan.trial import Trial, document_of, parse_slo, run_of, settings_
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
+COUNT = "workload.generate.num_prompts"
 PARTS = 4
-"""A trace's interval: that of its quarters, each by itself."""
+"""A trace's interval: that of its quarters, each by itself, but for those in which nobody comes or all at once."""
 FEW = 10
 """A percentile is chance where fewer requests than these are beyond it."""
 SHORT = 20
@@ -49,6 +50,7 @@ class Capacity:
     def interval(self) -> tuple[float, float]:
         """The lowest and the highest capacity of all seeds; of a trace, of its parts."""
         rates = [one.rate for one in self.found if one is not self.answer or not one.sample.scaled]
+        rates = rates or [self.answer.rate]  # no part of the trace has a rate
         return min(rates), max(rates)
 
     @property
@@ -127,6 +129,8 @@ def _samples(trial: Trial, seeds: int, parts: int = PARTS) -> tuple[Run, list[Sa
         raise _no_rate(trial, "workload.requests", "have no rate to change: give a file, or [workload.generate]")
     if generate is None:
         return run, _of_trace(trial, run, run.requests, workload.get("transform", {}), parts)
+    if len(run.requests) < 2:
+        raise _no_rate(trial, COUNT, "one request has no rate: give 2 or more, 2,000 for a P99")
     first = generate["seed"]
     named = [(f"seed {seed}", {"workload.generate.seed": seed}) for seed in range(first, first + seeds)]
     return run, [
@@ -158,7 +162,7 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
     own = float(transform.get("rate_scale", 1))
     end = int(columns.arrival.max()) + 1
     base = replace(trial, overrides={key: value for key, value in trial.overrides.items() if key != SCALED})
-    samples = [Sample("whole trace", base, _mean_rate(columns, run.cost.unit) / own, True)]
+    samples = [Sample("whole trace", base, _mean_rate(trial, columns, run.cost.unit) / own, True)]
     if "from_time" in transform or "to_time" in transform or own != 1:
         raise _no_rate(
             trial, "workload.transform", "capacity sets from_time, to_time and rate_scale itself: leave them out"
@@ -169,17 +173,21 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
             "workload.transform.to_time": end * (part + 1) // parts,
         }
         inside = replace(base, overrides={**base.overrides, **window})
-        requests = run_of(inside).requests
-        assert isinstance(requests, Columns)
-        samples.append(Sample(f"part {part + 1} of {parts}", inside, _mean_rate(requests, run.cost.unit), True))
+        try:
+            requests = run_of(inside).requests
+            assert isinstance(requests, Columns)
+            rate = _mean_rate(inside, requests, run.cost.unit)
+        except InputError:  # nobody comes then, or all at once: a part without a rate
+            continue
+        samples.append(Sample(f"part {part + 1} of {parts}", inside, rate, True))
     return samples
 
 
-def _mean_rate(columns: Columns, unit: str) -> float:
+def _mean_rate(trial: Trial, columns: Columns, unit: str) -> float:
     span = int(columns.arrival.max() - columns.arrival.min())
     if span == 0:
         expected = "all requests come at once: capacity stretches the times between them, and there are none"
-        raise InputError(None, "workload", None, expected)
+        raise _no_rate(trial, "workload", expected)
     return (len(columns) - 1) * (NS_IN_S if unit == "ns" else 1) / span
 
 

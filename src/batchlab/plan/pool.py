@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
+from batchlab.errors import BatchlabError
+
 T = TypeVar("T")
 R = TypeVar("R")
+MASKS = hasattr(signal, "pthread_sigmask")
 
 
 def cores() -> int:
@@ -25,7 +30,8 @@ def cores() -> int:
 def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator[tuple[T, R]]:
     """Every thing with its result, as they become ready; with one job, in order and in this process.
 
-    Where the caller stops, or dies, the other processes end at once, whatever they are at.
+    Where the caller stops, or dies, the other processes end at once, whatever they are at. Raises BatchlabError where
+    one of them is killed.
     """
     todo = list(things)
     if jobs == 1 or len(todo) < 2:
@@ -34,23 +40,54 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
         return
     context = multiprocessing.get_context("spawn")  # nothing of this process's threads and files goes along
     there, here = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(min(jobs, len(todo)), context, _begin, (there,))
+    count = min(jobs, len(todo))
+    pool = ProcessPoolExecutor(count, context, _begin, (there,))
     try:
-        futures = {pool.submit(function, thing): thing for thing in todo}
+        with _uninterrupted():
+            futures = {pool.submit(function, thing): thing for thing in todo}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
-    except BaseException:
+    except BaseException as error:
         here.close()
         pool.shutdown(wait=False, cancel_futures=True)
+        if isinstance(error, BrokenProcessPool):
+            message = (
+                f"one of {count} processes was killed, perhaps because memory ran out: try again with fewer --jobs"
+            )
+            raise BatchlabError(message) from None
         raise
     pool.shutdown()
     here.close()
     there.close()
 
 
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ctrl-C waits meanwhile; in processes that are started here, until `_begin`: none tells how far it had come."""
+    here = (
+        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    )
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number)) if here else None
+    if MASKS:  # which a new process takes over; another thread of this one can still be told, and then `came` has it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if MASKS:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if here:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
 def _begin(parent: Connection) -> None:
     """Of a worker: it lives as long as the other end of the pipe is open."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C reaches all: without a traceback from each
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a script's background, where Ctrl-C is not for us
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # it reaches all: without a traceback from each
+    if MASKS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

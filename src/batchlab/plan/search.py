@@ -53,20 +53,21 @@ def lattice(sample: Sample, place: int) -> float:
 def edge(met: Callable[[int], bool], start: int = 0, step: int = STEPS // 2) -> tuple[int | None, int | None]:
     """The highest place that is met, and the next one, which is not; None for one that is not within reach.
 
-    Steps that double until one is missed (or met), then bisection. An answer that is met more often is never lower,
-    since the two searches look at the same places up to the first one on which they differ.
+    start: within reach, as is every place that is looked at. Steps that double until one is missed (or met), then
+    bisection. An answer that is met more often is never lower, since the two searches look at the same places up to the
+    first one on which they differ.
     """
     if met(start):
-        low, high = start, start + step
-        while met(high):
-            if high >= FARTHEST:
-                return high, None
+        low, high = start, min(start + step, FARTHEST)
+        while low < FARTHEST and met(high):
             low, step = high, step * 2
             high = min(high + step, FARTHEST)
+        if low == FARTHEST:
+            return low, None
     else:
         if not met(-FARTHEST):
             return None, -FARTHEST
-        low, high = start - step, start
+        low, high = max(start - step, -FARTHEST), start
         while low > -FARTHEST and not met(low):
             high, step = low, step * 2
             low = max(low - step, -FARTHEST)

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from batchlab.errors import InputError
-from batchlab.metrics.objectives import parse_targets
+from batchlab.metrics.objectives import Objectives, parse_targets
 from batchlab.plan import pool
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.table import check_output, described, write
-from batchlab.plan.trial import Row, Trial, parse_slo, refuse_bad_values, row_of
+from batchlab.plan.trial import Row, Trial, document_of, parse_slo, refuse_bad_values, row_of
+from batchlab.scenario import cost_of
 
 MOST_RUNS = 100_000
 
@@ -79,11 +80,11 @@ def run(
     for a value that no run can have.
     """
     if sweep.slo is not None:
-        parse_slo(sweep.slo, sweep.goodput)
+        _check_objectives(sweep, parse_slo(sweep.slo, sweep.goodput))
     if sweep.goodput:
         parse_targets(sweep.goodput)
     combinations = sweep.combinations()
-    refuse_bad_values(sweep.trial({}), sweep.grid)
+    refuse_bad_values(sweep.trial({}), _values_in(combinations, sweep.grid))
     trials = [sweep.trial(settings) for settings in combinations]
     check_output(output, sweep.scenario, sweep.workload)
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:
@@ -98,6 +99,22 @@ def run(
         write(output, rows, described(sweep.trial({}), about))
         journal.delete()
     return rows
+
+
+def _check_objectives(sweep: Sweep, asked: Objectives) -> None:
+    """Objectives in another unit than the clock's fail every run, unless the clock is among what is varied."""
+    if any(key.startswith("cost.") for key in sweep.grid):
+        return
+    try:
+        unit = cost_of(document_of(sweep.trial({})), Path(sweep.scenario).parent).unit
+    except InputError:
+        return  # the runs will say what is wrong
+    asked.check_unit(unit)
+
+
+def _values_in(combinations: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The values of each key that are run: a sample of a large grid has few of them."""
+    return {key: list({repr(one[key]): one[key] for one in combinations}.values()) for key in grid}
 
 
 def _numbered_row(numbered: tuple[int, Trial]) -> Row:
