@@ -300,7 +300,7 @@ def test_without_its_extra_it_says_what_to_install(
     assert (done.returncode, done.stderr) == (
         2,
         "batchlab: report: needs the packages of its extra: pip install 'batchlab[report]', "
-        "or in a checkout .venv/bin/pip install '.[report]'\n",
+        "or in a checkout .venv/bin/pip install -e '.[report]'\n",
     )
     assert not page.exists()
 

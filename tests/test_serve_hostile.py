@@ -4,6 +4,8 @@ import asyncio
 import gzip
 import json
 import re
+import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from pydantic import ValidationError
 
 from batchlab.policies.vllm import Vllm
 from batchlab.serve.engine import Engine
-from batchlab.serve.protocol import Chat, Completion
+from batchlab.serve.protocol import Answer, Chat, Completion
 from batchlab.trace.verify import verify
 
 pytestmark = pytest.mark.once
@@ -200,3 +202,33 @@ def test_clients_that_vanish_in_every_phase_leave_nothing_behind(streams: bool, 
 
     rows = verified(virtual_time.run(main()), tmp_path)
     assert sum(row["type"] == "request" for row in rows) >= 40
+
+
+def test_clients_that_hang_up_between_two_writes_are_no_errors(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each resets its connection when its last token is about to go out: of the two writes left the second fails."""
+    sockets: list[socket.socket] = []
+    chunk = Answer.chunk
+
+    def reset(answer: Answer, start: int, end: int, last: bool) -> bytes:
+        if last:
+            sockets.pop().close()
+        return chunk(answer, start, end, last)
+
+    async def main() -> None:
+        async with served(a_run(seats=8, step_ms=1)) as server:
+            for k in range(30):
+                body = json.dumps({"prompt": "a", "max_tokens": 1 + k % 3, "stream": True}).encode()
+                client = socket.create_connection(("127.0.0.1", server.port))
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes with a reset
+                sockets.append(client)
+                client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                while sockets:
+                    await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
+            assert server.engine.core.unfinished == 0
+
+    monkeypatch.setattr(Answer, "chunk", reset)
+    virtual_time.run(main())
+    assert not caplog.records

@@ -129,7 +129,7 @@ def bench(url: str, **given: Any) -> None:
             "bench",
             None,
             None,
-            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install '.[bench]'",
+            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install -e '.[bench]'",
         ) from None
     from batchlab.bench import outputs
     from batchlab.bench.figures import document

@@ -126,7 +126,7 @@ def _words(engine: str, todo: list[comparing.Part]) -> list[str]:
             "--engine",
             None,
             None,
-            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install '.[bench]'",
+            "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install -e '.[bench]'",
         ) from None
     from batchlab.bench.engine import words_of
 

@@ -62,7 +62,7 @@ def serve(
             "serve",
             None,
             None,
-            "needs aiohttp: pip install 'batchlab[serve]', or in a checkout .venv/bin/pip install '.[serve]'",
+            "needs aiohttp: pip install 'batchlab[serve]', or in a checkout .venv/bin/pip install -e '.[serve]'",
         ) from None
     loaded = load(scenario, changes.overrides(scenario), changes.names, check=False)
     if len(loaded.runs) > 1:

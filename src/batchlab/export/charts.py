@@ -36,7 +36,7 @@ except ImportError as error:
         None,
         None,
         None,
-        "charts need matplotlib: pip install 'batchlab[plot]', or in a checkout .venv/bin/pip install '.[plot]'",
+        "charts need matplotlib: pip install 'batchlab[plot]', or in a checkout .venv/bin/pip install -e '.[plot]'",
     ) from error
 
 FONT = "DejaVu Sans"

@@ -18,7 +18,7 @@ def _optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        message = "tune needs Optuna: pip install 'batchlab[plan]', or in a checkout .venv/bin/pip install '.[plan]'"
+        message = "tune needs Optuna: pip install 'batchlab[plan]', or in a checkout .venv/bin/pip install -e '.[plan]'"
         raise InputError(None, None, None, message) from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna

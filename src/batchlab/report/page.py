@@ -15,7 +15,7 @@ from batchlab.report import words
 
 ABSENT = (
     "needs the packages of its extra: pip install 'batchlab[report]', "
-    "or in a checkout .venv/bin/pip install '.[report]'"
+    "or in a checkout .venv/bin/pip install -e '.[report]'"
 )
 
 

@@ -21,6 +21,8 @@ MOST_BYTES = 32 << 20
 PATIENCE = 30.0
 """Seconds within which a request has to have come: its head after the connection was made, then its body."""
 LONGEST_ID = 200
+GONE = 499
+"""Of an answer that nobody reads."""
 VLLMS_OWN = "max_num_queued_"
 """So begin the reasons of vLLM's own bounds, for which it says 503 and not when to come again."""
 DONE = b"data: [DONE]\n\n"
@@ -122,6 +124,8 @@ class MockServer:
             return await answer(request)
         except ApiError as error:
             return _error(error)
+        except ConnectionError:  # it hung up as this wrote to it, which is its right; aiohttp finds out by itself
+            return web.Response(status=GONE)
 
     async def _completions(self, request: web.BaseRequest) -> web.StreamResponse:
         return await self._serve(request, await self._body(request, Completion), chat=False)
