@@ -1,15 +1,20 @@
 """Who sends when: sessions, closed loops, retries and deadlines of the load tester, in virtual time."""
 
+import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import virtual_time
 from click.testing import CliRunner
-from mock_server import a_run
+from mock_server import a_run, served
 from test_bench import MS, NOTHING, OPEN, evenly, measured
 
-from batchlab.bench.figures import document
+from batchlab.bench.figures import Result, document
 from batchlab.bench.load import Plan
+from batchlab.bench.run import Where, bench
 from batchlab.cli.bench import _plan, _predicted
 from batchlab.cli.main import cli
 from batchlab.clients.request import Request
@@ -147,3 +152,61 @@ def test_a_cap_does_not_go_with_sessions_that_wait(command: str, tmp_path: Path)
     }[command]
     outcome = CliRunner().invoke(cli, words)
     assert "here turns of sessions wait for the answer before them" in str(outcome.exception)
+
+
+def test_what_is_cancelled_gives_what_has_ended_if_it_is_to_be_kept() -> None:
+    """40 ms each, one every 30 ms: at 200 ms those of 0 to 150 ms have ended, and that of 180 ms is under way."""
+
+    async def main(keep: bool) -> Result | None:
+        async with served(a_run()) as server:
+            where = Where(server.url)
+            task = asyncio.create_task(bench(where, evenly(100, gap_ms=30), OPEN, keep=keep))
+            await asyncio.sleep(0.205)
+            task.cancel()
+            await asyncio.wait([task])
+            return None if task.cancelled() else task.result()
+
+    assert virtual_time.run(main(keep=False)) is None
+    result = virtual_time.run(main(keep=True))
+    assert result is not None and result.measured.cut in (1, 2)
+    ended = [o.position for o in result.outcomes]
+    assert ended == list(range(len(ended))) and len(ended) in (5, 6)
+    found = document(result, NOTHING)
+    assert found["partial"] and found["results"] == {"completed": len(ended)}
+    assert not document(measured(a_run(), evenly(2, gap_ms=30))[0], NOTHING)["partial"]
+
+
+def test_a_held_back_request_misses_the_step_that_a_simulated_one_is_in() -> None:
+    """Steps of 20 ms, two places, two tokens each, never idle: a place freed at 40 ms is used from 60 ms on."""
+    requests = [Request(f"q{k}", min(k, 1) * 10 * MS, 8, 2, 2) for k in range(6)]
+    run = a_run(step_ms=20)
+    result, _ = measured(run, requests, Plan(max_concurrency=2))
+    summary = Summary()
+    simulate(replace(run, requests=requests, max_concurrency=2, inline=False), [summary])
+    first = [o.chunks[0][0] / MS for o in result.outcomes]
+    assert first == pytest.approx([20, 40, 80, 100, 140, 160], abs=9)
+    assert [r.first_time for r in summary.results] == [t * MS for t in (20, 40, 60, 80, 100, 120)]
+
+
+def test_what_is_predicted_of_objectives_stands_beside() -> None:
+    async def main() -> Any:
+        (run,) = load(EXAMPLE).runs
+        async with served(run) as server:
+            words = ["bench", server.url, "--scenario", str(EXAMPLE), "--ignore-eos", "--predict"]
+            asked = ["--slo", "ttft:p99<=500s,attainment>=0%", "--goodput", "ttft:60"]
+            plain = await asyncio.to_thread(CliRunner().invoke, cli, [*words, *asked])
+            machine = await asyncio.to_thread(CliRunner().invoke, cli, [*words, *asked, "--json"])
+        return plain, machine
+
+    plain, machine = asyncio.run(main())
+    assert plain.exit_code == machine.exit_code == 0
+    alone = CliRunner().invoke(
+        cli, ["run", str(EXAMPLE), "--slo", "ttft:p99<=500s,attainment>=0%", "--goodput", "ttft:60", "--json"]
+    )
+    expected = json.loads(alone.stdout)["runs"][0]["answers"]
+    predicted = json.loads(machine.stdout)["predicted"]["answers"]
+    assert (predicted["objectives"], predicted["goodput"]) == (expected["objectives"], expected["goodput"])
+    heading = next(line for line in plain.stdout.splitlines() if line.startswith("objective"))
+    assert heading.split() == ["objective", "value", "met", "predicted"]
+    assert sum("within TTFT 60" in line for line in plain.stdout.splitlines()) == 2
+    assert not any(line.startswith("queue time") and "measured" in line for line in plain.stdout.splitlines())

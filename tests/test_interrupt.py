@@ -1,11 +1,13 @@
 """Ctrl-C, as a terminal sends it to a command and all that it started: one line, 130, nothing half written."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +48,7 @@ request_rate = 8
 prompt = { distribution = "uniform", min = 5, max = 8 }
 output = { distribution = "fixed", value = 1_000_000 }
 """
+EXAMPLE = Path(__file__).parents[1] / "examples" / "served.toml"
 COMMANDS = {
     "run": ["run", "S", "--trace", "O", "--summary", "O2"],
     "compare": ["compare", "S", "--set", "engine.max_num_seqs=2,3"],
@@ -140,6 +143,41 @@ def test_ctrl_c_waits_until_all_processes_are_started() -> None:
 def test_one_of_the_processes_is_killed() -> None:
     with pytest.raises(BatchlabError, match="one of 2 processes was killed, perhaps because memory ran out"):
         list(each(os._exit, [1, 1, 1], 2))
+
+
+def test_a_load_that_is_interrupted_tells_what_has_ended(tmp_path: Path) -> None:
+    server = start("serve", str(EXAMPLE), "--port", "0")
+    assert server.stderr is not None
+    try:
+        url = next(word for word in server.stderr.readline().split() if word.startswith("http://")).rstrip(",;")
+        wanted = (
+            "--scenario",
+            str(EXAMPLE),
+            "--set",
+            "workload.generate.num_prompts=5000",
+            "--ignore-eos",
+            "--predict",
+        )
+        process = start("bench", url, *wanted, "--json", "--requests", str(tmp_path / "r.csv"))
+        wait_for(lambda: completed(url) >= 5, process)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, told = process.communicate(timeout=120)
+    finally:
+        server.terminate()
+        server.communicate(timeout=120)
+    found = json.loads(printed)
+    assert process.returncode == 130 and found["partial"] and "predicted" not in found
+    ended = found["results"]["completed"]
+    assert 1 <= ended == found["requests"] == found["latency"]["e2el"]["count"] < 5000
+    assert found["notes"][0].startswith("PARTIAL: interrupted after ") and f"when {ended} requests" in found["notes"][0]
+    assert told.startswith(f"batchlab: {found['notes'][0]}\n")
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == ended + 1
+
+
+def completed(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=60) as response:
+        text = response.read().decode()
+    return sum(int(line.split()[-1]) for line in text.splitlines() if 'result="completed"' in line)
 
 
 def test_a_command_that_is_told_to_end(scenario: str, tmp_path: Path) -> None:

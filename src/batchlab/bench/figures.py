@@ -128,6 +128,7 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
         "loop": "open" if plan.clients is None else "closed",
         "unit": "ns",
         "requests": len(result.requests),
+        "partial": result.measured.cut is not None,
         "results": summary.result_counts(),
         "reasons": dict(Counter(o.reason for o in result.outcomes if o.reason).most_common()),
         "retries": sum(o.retries for o in result.outcomes),
@@ -141,7 +142,14 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
     if asked:
         found["answers"] = answers(summary, asked)
     found["notes"] = notes(found)
+    if result.measured.cut is not None:
+        found["notes"].insert(0, _cut_short(result.measured))
     return found
+
+
+def _cut_short(measured: Measured) -> str:
+    ended = f"interrupted after {measured.elapsed / NS_IN_S:,.1f} s, when {len(measured.outcomes):,} requests had ended"
+    return f"PARTIAL: {ended}; {measured.cut:,} under way are left out, the slow ones among them"
 
 
 def from_send(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -48,13 +48,15 @@ class Measured:
 
     elapsed: ns until the last one ended. busy: share of a core that this process used.
 
-    most: most requests that were in flight at once.
+    most: most requests that were in flight at once. cut: where it was interrupted, how many were under way then and are
+    left out; None where it ran to its end.
     """
 
     outcomes: list[Outcome]
     elapsed: int
     busy: float
     most: int
+    cut: int | None = None
 
 
 class Load:
@@ -81,11 +83,32 @@ class Load:
         dummies = [Outcome(-1, 0, 0) for _ in range(count)]
         await asyncio.gather(*(self._client.send(o, f"warm-up-{k}", body, None) for k, o in enumerate(dummies)))
 
-    async def send_all(self, done: Done = lambda ready, of: None) -> Measured:
-        """All of them, until the last has ended. done: is told how many of how many have."""
+    async def send_all(self, done: Done = lambda ready, of: None, keep: bool = False) -> Measured:
+        """All of them, until the last has ended. done: is told how many of how many have.
+
+        keep: cancelled, it gives those that have ended by then, if there are any.
+        """
         self._done = done
+        done(0, len(self._requests))
         self._start = self._clock.now()
         used = time.process_time()
+        sending = asyncio.ensure_future(self._send())
+        cut = None
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            cut = self._flying
+            sending.cancel()
+            await asyncio.wait([sending])
+            task = asyncio.current_task()
+            if not keep or not self._outcomes or task is None:
+                raise
+            task.uncancel()
+        elapsed = self._clock.now() - self._start
+        busy = (time.process_time() - used) * NS_IN_S / max(elapsed, 1)
+        return Measured([outcome for _, outcome in sorted(self._outcomes.items())], elapsed, busy, self._most, cut)
+
+    async def _send(self) -> None:
         async with asyncio.TaskGroup() as group:
             if self._plan.clients is None:
                 await self._open_loop(group)
@@ -93,9 +116,6 @@ class Load:
                 places = iter(range(len(self._requests)))
                 for _ in range(min(self._plan.clients, len(self._requests))):
                     group.create_task(self._closed_loop(places))
-        elapsed = self._clock.now() - self._start
-        busy = (time.process_time() - used) * NS_IN_S / max(elapsed, 1)
-        return Measured([outcome for _, outcome in sorted(self._outcomes.items())], elapsed, busy, self._most)
 
     async def _open_loop(self, group: asyncio.TaskGroup) -> None:
         cap = self._plan.max_concurrency

@@ -46,10 +46,12 @@ async def bench(
     plan: Plan,
     seed: int = 0,
     done: Callable[[int, int], None] = lambda ready, of: None,
+    keep: bool = False,
 ) -> Result:
     """Send requests, whose times count in ns, to a server and measure. seed: of the prompts' tokens.
 
-    done: is told how many of how many requests have ended. Raises InputError where the server is not what it should be.
+    done: is told how many of how many requests have ended. keep: cancelled, it gives what was measured by then. Raises
+    InputError where the server is not what it should be.
     """
     for name in ("prompt", "output", "max_tokens"):
         longest = int(max(requested(requests, name), default=0))
@@ -66,7 +68,7 @@ async def bench(
         scraper = Scraper(http, target.base, where.scrape_interval, lambda: clock.now() - start)
         looking = asyncio.create_task(scraper.run()) if where.scrape_interval else None
         try:
-            measured = await load.send_all(done)
+            measured = await load.send_all(done, keep)
         except* InputError as group:  # the first is as good as any
             raise _first(group) from None
         finally:

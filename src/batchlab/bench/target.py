@@ -143,6 +143,8 @@ def reason_of(error: BaseException) -> str:
     """What went wrong with a connection, in few words."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, aiohttp.ClientPayloadError):
+        return "the answer broke off"  # its own words are about chunks and lengths, and long
     cause = getattr(error, "os_error", error)
     text = getattr(cause, "strerror", None) or str(error) or type(error).__name__
     return shorten(text)[1:-1]

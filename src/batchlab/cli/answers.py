@@ -32,8 +32,8 @@ class SeveralWords(click.Command):
         return super().parse_args(ctx, written)
 
 
-def print_answers(found: dict[str, Any] | None, unit: str) -> None:
-    """All of it, to stdout; nothing where nothing was asked."""
+def print_answers(found: dict[str, Any] | None, unit: str, predicted: dict[str, Any] | None = None) -> None:
+    """All of it, to stdout; nothing where nothing was asked. predicted: answers to go beside."""
     if found is None:
         return
     from batchlab.cli.large import print_latencies
@@ -48,6 +48,8 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
     say(out, ("in the window: " if "window" in found else "") + _rates(found["throughput"]))
     if "goodput" in found:
         say(out, _goodput(found["goodput"], unit))
+    if predicted is not None and "goodput" in predicted:
+        say(out, f"predicted: {_goodput(predicted['goodput'], unit)}")
     if "chunks" in found:
         out.print()
         out.print(_chunks(found["chunks"], unit))
@@ -56,7 +58,7 @@ def print_answers(found: dict[str, Any] | None, unit: str) -> None:
         _print_groups(out, found["groups"], unit)
     if "objectives" in found:
         out.print()
-        out.print(_objectives(found["objectives"], unit))
+        out.print(_objectives(found["objectives"], unit, (predicted or {}).get("objectives")))
     out.print()
 
 
@@ -180,18 +182,22 @@ def _latencies_of_groups(groups: dict[str, Any], unit: str) -> dict[str, list[st
     }
 
 
-def _objectives(objectives: list[dict[str, Any]], unit: str) -> Table:
+def _objectives(objectives: list[dict[str, Any]], unit: str, predicted: list[dict[str, Any]] | None = None) -> Table:
+    """Each objective with its value; beside it what is predicted for it."""
+    beside = ("predicted",) if predicted else ()
+    table = plain_table("objective", "value", "met", *beside, numeric=("value", *beside))
+    for place, one in enumerate(objectives):
+        cells = [_value(one, unit), "yes" if one["met"] else "NO"]
+        table.add_row(one["objective"], *cells, *([_value(predicted[place], unit)] if predicted else []))
+    return table
+
+
+def _value(objective: dict[str, Any], unit: str) -> str:
     from batchlab.cli.large import amount
 
-    table = plain_table("objective", "value", "met", numeric=("value",))
-    suffix = " ms" if unit == "ns" else ""
-    for one in objectives:
-        value = one["value"]
-        if value is None:
-            shown = "-"
-        elif one["objective"].startswith("attainment"):
-            shown = f"{100 * value:.2f} %"
-        else:
-            shown = f"{amount(value, unit)}{suffix}"
-        table.add_row(one["objective"], shown, "yes" if one["met"] else "NO")
-    return table
+    value = objective["value"]
+    if value is None:
+        return "-"
+    if objective["objective"].startswith("attainment"):
+        return f"{100 * value:.2f} %"
+    return f"{amount(value, unit)}{' ms' if unit == 'ns' else ''}"

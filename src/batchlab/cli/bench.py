@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import math
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,6 +27,10 @@ from batchlab.units import NS_IN_S
 GENERATED = ("num_prompts", "request_rate", "burstiness", "random_input_len", "random_output_len", "random_range_ratio")
 """Options that make a load, and do not go with one that a scenario has."""
 MOST_SECONDS = 10**6
+AT_ONCE = (
+    "a place that becomes free is taken in the very next step; over HTTP that step has begun before the answer is "
+    "read, so what waited for it starts up to a step later, and so does what is behind it"
+)
 Tokens = click.IntRange(1, 2**24)
 """More than any context has, and a prompt that can still be written out."""
 
@@ -120,7 +125,7 @@ def bench(url: str, **given: Any) -> None:
 
     Open loop: each request goes out at its own time, whatever the server does, and latencies count from that time. The
     options are those of `vllm bench serve`; or the load is that of a scenario. Exits with 1 if nothing was completed,
-    or an objective of --slo is missed.
+    or an objective of --slo is missed. Ctrl-C prints the figures of what has ended, and exits with 130.
     """
     try:
         import aiohttp  # noqa: F401
@@ -146,11 +151,17 @@ def bench(url: str, **given: Any) -> None:
         if given["save_run"]:
             files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
-            result = asyncio.run(measure(where, requests, plan, given["seed"], done))
+            result = asyncio.run(measure(where, requests, plan, given["seed"], done, keep=True))
         found = document(result, asked)
-        if given["predict"]:
-            found["predicted"] = _predicted(run, plan)
+        rate = None if run is not None else _rate(given["request_rate"])
+        found["load"]["asked_rate"] = None if rate is None or math.isinf(rate) else rate
+        if given["predict"] and found["partial"]:
+            found["notes"].append("nothing is predicted beside: that would be of all the load")
+        elif given["predict"]:
+            found["predicted"] = _predicted(run, plan, asked)
             found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
+            if found["load"]["held_back"] or (plan.clients is not None and not plan.think_time):
+                found["notes"].append(f"of the prediction: {AT_ONCE}")
         _write(result, found, run, given, table, detailed)
     if given["as_json"]:
         print_json(found)
@@ -160,6 +171,8 @@ def bench(url: str, **given: Any) -> None:
         print_bench(found)
     for line in found["notes"]:
         note(line)
+    if found["partial"]:
+        sys.exit(128 + signal.SIGINT)
     if not found["results"].get("completed") or missed(found.get("answers", {})):
         sys.exit(1)
 
@@ -345,16 +358,18 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
     if detailed is not None:
         json.dump(outputs.vllm_result(result, found), detailed)
         flush(detailed, given["save_detailed"])
-    if given["save_run"] and not found["results"].get("completed"):
-        found["notes"].append(f"{given['save_run']}: not written: no request was completed")
+    if given["save_run"] and (found["partial"] or not found["results"].get("completed")):
+        why = "the run was interrupted" if found["partial"] else "no request was completed"
+        found["notes"].append(f"{given['save_run']}: not written: {why}")
     elif given["save_run"]:
         outputs.write_run(result, Path(given["save_run"]), run)
 
 
-def _predicted(run: Any, plan: Any) -> dict[str, Any]:
-    """The figures of a simulation of the same requests, in the same kind of loop."""
+def _predicted(run: Any, plan: Any, asked: Any = None) -> dict[str, Any]:
+    """The figures of a simulation of the same requests, in the same kind of loop, and its answers to what is asked."""
     from batchlab.bench.load import WAIT
     from batchlab.clients.retry import Backoff
+    from batchlab.metrics.answers import answers
     from batchlab.metrics.fold import Summary
     from batchlab.simulate import simulate
 
@@ -365,4 +380,5 @@ def _predicted(run: Any, plan: Any) -> dict[str, Any]:
     again = Backoff(plan.max_retries + 1, round(WAIT * NS_IN_S), 1) if plan.max_retries else None
     simulate(replace(run, retry=again), [summary])
     document = summary.document(with_requests=False)
-    return {name: document[name] for name in ("results", "latency", "throughput")}
+    found = {name: document[name] for name in ("results", "latency", "throughput")}
+    return found | ({"answers": answers(summary, asked)} if asked else {})

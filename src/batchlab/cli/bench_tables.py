@@ -10,6 +10,7 @@ from batchlab.cli.answers import print_answers
 from batchlab.cli.large import FROM_SEND, NAMES, amount, print_latencies
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.errors import one_line
+from batchlab.units import NS_IN_MS
 
 COMPARED = ("mean", "p50", "p90", "p99", "max")
 SHOWN_REASONS = 5
@@ -21,29 +22,32 @@ def print_bench(found: dict[str, Any]) -> None:
     load = found["load"]
     results = ", ".join(f"{count:,} {name}" for name, count in found["results"].items())
     out.print(f"[bold]{escape(one_line(found['url']))}[/bold]")
-    say(out, f"model {one_line(found['model'])}; {found['requests']:,} requests in {_loop(found)}: {results}")
+    partial = ", PARTIAL," if found["partial"] else ""
+    say(out, f"model {one_line(found['model'])}; {found['requests']:,} requests{partial} in {_loop(found)}: {results}")
     for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
-        say(out, f"  {count:,} times: {one_line(reason)}")
+        say(out, f"  {'once' if count == 1 else f'{count:,} times'}: {one_line(reason)}")
     out.print()
     if "predicted" in found:
         out.print(_beside(found))
     else:
-        print_latencies(out, found["latency"], "ns")
+        print_latencies(out, _seen(found["latency"]), "ns")
     out.print()
     through = found["throughput"]
     if "answers" not in found and through["request_rate"] is not None:  # they say it too
         say(out, f"completed {_rated(through['request_rate'])}, {through['output_token_rate']:,.1f} output tokens/s")
     lag = load["send_lag"]
     sent = f"sent {_rated(load['achieved_rate'])}"
-    if load["requested_rate"] is not None:
+    if load["asked_rate"] is not None:
+        sent += f"; at --request-rate {load['asked_rate']:g} {_rated(load['requested_rate'])} were drawn"
+    elif load["requested_rate"] is not None:
         sent += f" of {_rated(load['requested_rate'])} requested"
-    worst = f"send lag p99 {amount(lag['p99'], 'ns')} ms, max {amount(lag['max'], 'ns')} ms"
+    worst = f"send lag p99 {lag['p99'] / NS_IN_MS:,.2f} ms, max {lag['max'] / NS_IN_MS:,.2f} ms"
     say(
         out, f"{sent}; at most {load['max_in_flight']:,} in flight; {worst}; {100 * load['client_cpu']:.0f} % of a core"
     )
     _say_server(out, found["server"])
     out.print()
-    print_answers(found.get("answers"), "ns")
+    print_answers(found.get("answers"), "ns", found.get("predicted", {}).get("answers"))
 
 
 def _loop(found: dict[str, Any]) -> str:
@@ -72,10 +76,17 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
 def _beside(found: dict[str, Any]) -> Table:
     """Measured and predicted, metric by metric."""
     shown = plain_table("ms", "", "count", *COMPARED, numeric=("count", *COMPARED))
+    both = {"measured": _seen(found["latency"]), "predicted": found["predicted"]["latency"]}
     for key, name in {**NAMES, **FROM_SEND}.items():
-        for title in ("measured", "predicted"):
-            figures = (found if title == "measured" else found["predicted"])["latency"].get(key)
-            if figures is not None:
-                cells = (amount(figures[f], "ns") for f in COMPARED)
-                shown.add_row(name if title == "measured" else "", title, f"{figures['count']:,}", *cells)
+        heading = name
+        for title, latency in both.items():
+            if key in latency:
+                cells = (amount(latency[key][f], "ns") for f in COMPARED)
+                shown.add_row(heading, title, f"{latency[key]['count']:,}", *cells)
+                heading = ""
     return shown
+
+
+def _seen(latency: dict[str, Any]) -> dict[str, Any]:
+    """Without what only an engine knows."""
+    return {key: figures for key, figures in latency.items() if key != "queue_time"}
