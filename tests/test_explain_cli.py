@@ -206,3 +206,21 @@ def test_tables_fit_narrow_and_wide_terminals(inversion: str, monkeypatch: pytes
         lines = out.export_text().splitlines()
         assert max(map(len, lines)) <= width
         assert not any("…" in line for line in lines)
+
+
+def test_the_beginning_of_an_id_will_do_if_it_is_only_one(tmp_path: Path) -> None:
+    """vLLM puts `cmpl-` before what the client calls it, and something random behind."""
+    text = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8")
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(text.replace("chat-4-a550ffcc", "cmpl-chat-4-a550ffcc").replace("chat-3-", "chatcmpl-chat-3-"))
+    whole = command("explain", str(trace), "cmpl-chat-4-a550ffcc", "--json")
+    for written in ("chat-4", "cmpl-", "cmpl-chat-4-a"):
+        short = command("explain", str(trace), written, "--json")
+        assert (short.returncode, short.stdout) == (0, whole.stdout) and json.loads(short.stdout)["request"]["spans"]
+    for written, said in (
+        ("chat-", "requests begin so: 'chat-1-977961ab', "),
+        ("chat-4-b550ffcc", "has this id (did you mean 'cmpl-chat-4-a550ffcc'?)"),
+        ("", "begin so"),
+    ):
+        wrong = command("explain", str(trace), written)
+        assert wrong.returncode == 2 and said in wrong.stderr

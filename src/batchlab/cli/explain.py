@@ -39,7 +39,7 @@ def explain(trace: str, request: str | None, scenario: str | None, workload: str
     """Say where the time of the requests of a TRACE went, and why.
 
     Without REQUEST: sums by reason over all and over the slowest 1 %, and what trouble the run shows. With it: every
-    span of that request's life. Exits with 1 if --prove was asked and the request did not run earlier.
+    span of that request's life; the beginning of its id will do, without vLLM's cmpl-. Exits with 1 if --prove was asked and the request did not run earlier.
     """
     if scenario is not None and request is None:
         raise click.UsageError("--prove needs a REQUEST: whose wait is to be proven?")
@@ -48,6 +48,9 @@ def explain(trace: str, request: str | None, scenario: str | None, workload: str
     with ended_bar("reading") as observers:
         watch = observers[0] if observers else None
         found = explain_trace(trace, () if request is None else (request,), watch)
+        if request is not None and found.find(request) != request:
+            request = found.find(request)
+            found = explain_trace(trace, (request,), watch)
     life = None if request is None else found.life(request)
     proof = None if scenario is None or request is None else _prove(found, request, scenario, workload)
     if as_json:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from batchlab.errors import InputError, nearest
+from batchlab.errors import InputError, nearest, shorten_id
 from batchlab.events import End, Event, Header
 from batchlab.explain.explainer import Explainer
 from batchlab.explain.finding import Finding
@@ -21,6 +21,8 @@ from batchlab.explain.wording import detail
 
 SLOWEST = 0.01
 """The share of the requests whose time is told beside everybody's: those above the P99."""
+OF_VLLM = ("cmpl-", "chatcmpl-")
+"""What vLLM's server puts before the id of a request."""
 NAMED = 5
 """Slowest requests that are named."""
 
@@ -62,6 +64,21 @@ class Explanation:
         if id not in self.state.lives:
             raise InputError("REQUEST", None, id, f"no request of the trace has this id{nearest(id, self.state.lives)}")
         return self.state.lives[id]
+
+    def find(self, written: str) -> str:
+        """The id that somebody wrote: itself, or the only one that begins so, after vLLM's `cmpl-` too.
+
+        Raises InputError, with those that are near.
+        """
+        lives = self.state.lives
+        heads = (written, *(kind + written for kind in OF_VLLM))
+        begin = [id for id in lives if id.startswith(heads)]
+        if written in lives or not begin:
+            return self.life(written).request.id
+        if len(begin) > 1:
+            some = ", ".join(map(shorten_id, begin[:NAMED])) + (", ..." if len(begin) > NAMED else "")
+            raise InputError("REQUEST", None, written, f"the ids of {len(begin):,} requests begin so: {some}")
+        return begin[0]
 
     def groups(self) -> dict[str, Group]:
         """By TTFT (times until the first token) and by E2E, each all and the slowest; and everybody's whole life."""
