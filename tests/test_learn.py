@@ -190,3 +190,15 @@ def test_predictions_are_read(text: str, read: list[str]) -> None:
 def test_a_setting_that_cannot_be_run_is_called_a_what_if(setting: str, message: str) -> None:
     done = learn("1", answers=f"what-if {setting}\nquit\n")
     assert f"what-if {message}" in done.stdout and "--set" not in done.stdout
+
+
+def test_a_question_has_what_its_answer_depends_on() -> None:
+    """examples/vllm.toml: 12 blocks of 16. A's 90 tokens take 6, B shares 4 of them and takes 2 more of its own."""
+    done = learn(str(ROOT / "examples" / "vllm.toml"), answers="A+90 B+28\n\nq\n")
+    assert "\nright\n" in done.stdout
+    limits = [" ".join(line.split()) for line in done.stdout.splitlines() if line.split()[:1] == ["limits"]]
+    free = [12, 12 - 6 - 2, 12 - 6 - 2 - 2]  # C's 94 tokens: 4 shared blocks, 2 of its own
+    assert limits == [f"limits 4 seats, 128 tokens, {count} free KV blocks of 16 tokens" for count in free]
+    cached = [" ".join(line.split()) for line in done.stdout.splitlines() if line.split()[:1] == ["cached"]]
+    assert cached == ["cached B, once seated: 64 tokens", "cached C, once seated: 64 tokens"]
+    assert "KV blocks" not in learn("1").stdout

@@ -39,7 +39,8 @@ def explain(trace: str, request: str | None, scenario: str | None, workload: str
     """Say where the time of the requests of a TRACE went, and why.
 
     Without REQUEST: sums by reason over all and over the slowest 1 %, and what trouble the run shows. With it: every
-    span of that request's life; the beginning of its id will do, without vLLM's cmpl-. Exits with 1 if --prove was asked and the request did not run earlier.
+    span of that request's life; the beginning of its id will do, without vLLM's cmpl-. Exits with 1 if --prove was
+    asked and the request did not run earlier.
     """
     if scenario is not None and request is None:
         raise click.UsageError("--prove needs a REQUEST: whose wait is to be proven?")

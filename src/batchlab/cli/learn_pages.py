@@ -30,13 +30,16 @@ def print_question(out: Console, part: Part, page: Page) -> None:
         for r in page.arrived
     ]
     limits = part.run.limits
+    blocks = [] if page.free is None else [f"{page.free} free KV blocks of {limits.block_size} tokens"]
+    cached = [("cached", [f"{id}, once seated: {tokens} tokens" for id, tokens in page.cached])] if page.cached else []
     table = plain_table("", "", "")
     table.show_header = False
     for name, words in (
         ("arrive", arrived),
         ("waiting", [f"{id} ({text})" for id, text in page.queue]),
         ("seated", [f"{id} ({text})" for id, text in page.seats]),
-        ("limits", [f"{limits.max_num_seqs} seats", f"{limits.max_num_batched_tokens} tokens"]),
+        ("limits", [f"{limits.max_num_seqs} seats", f"{limits.max_num_batched_tokens} tokens", *blocks]),
+        *cached,
     ):
         table.add_row("", name, Text(one_line(", ".join(words)) or "-"))
     out.print(table)

@@ -29,7 +29,9 @@ class Entry:
 class Page:
     """One iteration: what is known before it, and what it does.
 
-    queue, seats: (id, progress) in order, as they stood at the end of the iteration before. budget: None if unbounded.
+    queue, seats: (id, progress) in order, as they stood at the end of the iteration before. free: KV blocks that nobody
+    holds then, None where blocks are not modelled. cached: (id, tokens) of those that get a seat in it, where the
+    prefix cache has some of their tokens.
     """
 
     number: int
@@ -45,6 +47,8 @@ class Page:
     unused: int | None = None
     lasts: str = ""
     note: str = ""
+    free: int | None = None
+    cached: list[tuple[str, int]] = field(default_factory=list)
 
     @property
     def schedule(self) -> list[str]:
@@ -71,6 +75,7 @@ class _Fold:
         self.header = header
         self.lives = lives
         self.progress = {r.id: _Progress(r, prefill=r.prompt) for r in header.requests or ()}
+        self.free: int | None = header.limits.get("num_gpu_blocks")
         self.queue: list[str] = []
         self.active: list[str] = []
 
@@ -90,6 +95,9 @@ class _Fold:
         page.first_token, page.completed, page.unused = it.first_token, it.completed, it.unused
         page.lasts = _lasts(it, self.header.clock["unit"])
         page.note = it.idle or it.note or ""
+        page.cached = [(id, tokens) for id, tokens in it.cached if tokens]
+        if it.kv is not None:
+            page.free, self.free = self.free, it.kv["free_after"]
         self.queue, self.active = _ids(it.queue), _ids(it.active)
         return page
 
