@@ -60,6 +60,7 @@ def report(
     a sweep's table (.parquet); or what `capacity --json` printed (.json). Exits with 1 if a run did not come to its end
     or an objective of --slo is missed.
     """
+    from batchlab.metrics.answers import missed
     from batchlab.report.page import check_installed, render
 
     check_installed()
@@ -78,11 +79,28 @@ def report(
         if not (found.runs or found.sweeps or found.capacities):
             raise InputError(None, None, None, "no run of these could begin: nothing to report")
         documents = [one.document() for one in found.runs]
-        file.write(render(documents, found.sweeps, found.capacities))
-    from batchlab.metrics.answers import missed
-
+        page = render(documents, found.sweeps, found.capacities)
+        file.write(page)
+    _say(output, len(page.encode()), documents, found)
     if not found.ended or any(missed(document["answers"]) for document in documents):
         sys.exit(1)
+
+
+def _say(output: str, size: int, documents: Sequence[dict[str, Any]], found: Found) -> None:
+    """What was written, and which objectives are missed."""
+    from batchlab.report import words
+
+    capacities = len(found.capacities)
+    parts = [(len(documents), "run"), (len(found.sweeps), "table")]
+    held = [words.counted(count, noun) for count, noun in parts if count]
+    held += [f"{capacities} {'capacity' if capacities == 1 else 'capacities'}"] if capacities else []
+    note(f"wrote {output} ({', '.join(held)}, {size / 1e6:.1f} MB)")
+    for document in documents:
+        for one in document["answers"].get("objectives", ()):
+            if not one["met"]:
+                share = one["objective"].startswith("attainment")
+                value = words.share(one["value"]) if share else words.time(one["value"], document["unit"])
+                note(f"{document['name']}: missed {one['objective']}: {value}")
 
 
 def _take(path: str, plan: comparing.Comparison | None, asked: Asked, found: Found) -> None:

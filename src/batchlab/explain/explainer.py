@@ -14,7 +14,7 @@ from batchlab.explain.finding import Trouble
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
-from batchlab.explain.verdict import Answer, Moment, Verdict, seated, verdict
+from batchlab.explain.verdict import Answer, Moment, Verdict, parked, seated, verdict
 from batchlab.steps import Step, Steps
 
 
@@ -194,7 +194,7 @@ class Explainer:
             if life.state != "waiting":
                 continue
             if life.parked:
-                self._note(life, _parked(life), line, line.iteration)
+                self._note(life, parked(life), line, line.iteration)
             elif found is not None:
                 facts = {"ahead": _ahead(life, line), "waiting": line.queue_length}
                 reason, who, more = found.of(life)
@@ -277,16 +277,6 @@ def _between_steps(life: Life, running: Moment, newest: Moment) -> Answer:
     if life.last_run > running.line.iteration:
         return Reason.IN_FLIGHT, (), {}
     return newest.put_off[life.id]
-
-
-def _parked(life: Life) -> Answer:
-    loss = life.loss
-    assert loss is not None
-    return (
-        Reason.PREEMPTED,
-        loss.whom,
-        {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain, "alone": loss.alone},
-    )
 
 
 def _ahead(life: Life, line: Iteration) -> int | None:

@@ -144,6 +144,17 @@ def _whole_or_blocks(moment: Moment, state: State, head: Life | None, short: dic
     return Verdict(Reason.UNKNOWN)
 
 
+def parked(life: Life) -> Answer:
+    """Why one that was preempted waits."""
+    loss = life.loss
+    assert loss is not None
+    return (
+        Reason.PREEMPTED,
+        loss.whom,
+        {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain, "alone": loss.alone},
+    )
+
+
 def seated(life: Life, moment: Moment, state: State) -> Answer:
     """Why one that holds a seat got no tokens."""
     line, text = moment.line, moment.text

@@ -18,6 +18,7 @@ from batchlab.explain.source import read_events
 from batchlab.explain.troubles import TROUBLES
 from batchlab.metrics.answers import Question, answers
 from batchlab.metrics.fold import Summary
+from batchlab.report.causes import Losses, by_reasons, slowest
 from batchlab.report.curves import curves
 from batchlab.report.packed import pack, pack_texts
 from batchlab.report.timeline import AGAIN, KINDS, PREFILL, WAITING, Timeline
@@ -41,7 +42,8 @@ class Recorder:
     def __init__(self, share: int = 1) -> None:
         self.summary = Summary()
         self.timeline = Timeline(max(MOST_SLOTS // share, 256), max(MOST_SEGMENTS // share, 4096))
-        self._explainer = Explainer((), [*(trouble() for trouble in TROUBLES), self.timeline])
+        self.losses = Losses()
+        self._explainer = Explainer((), [*(trouble() for trouble in TROUBLES), self.losses, self.timeline])
         self.budget = False
         self.kv = False
 
@@ -87,6 +89,7 @@ class Recorded:
         header = summary.header
         document = summary.document(with_requests=False)
         timeline = self.recorder.timeline
+        rows = {life.id: row for row, life in enumerate(timeline.lives)}
         document |= {
             "name": self.name,
             "facts": self.facts,
@@ -96,8 +99,10 @@ class Recorded:
             "limits": header.limits,
             "requests": len(summary.tally.result[: summary.tally.count]),
             "answers": answers(summary, self.question) if self.question else {},
-            "findings": _findings(explanation, timeline),
-            "by_reason": explanation.document()["groups"],
+            "findings": _findings(explanation, rows, timeline.every),
+            "losses": self.recorder.losses.document(rows, timeline.every),
+            "by_reason": by_reasons(explanation),
+            "slowest": slowest(explanation, rows, timeline.every),
             "curves": curves(summary),
             "timeline": _timeline(timeline, self.recorder),
         }
@@ -210,11 +215,10 @@ def shown_id(id: str, most: int = ID_CHARS) -> str:
     return f"{text[: most - most // 2]}… ({len(id):,} characters) …{text[len(text) - most // 2 :]}"
 
 
-def _findings(explanation: Explanation, timeline: Timeline) -> list[dict[str, Any]]:
-    rows = {life.id: row for row, life in enumerate(timeline.lives)}
+def _findings(explanation: Explanation, rows: dict[str, int], every: int) -> list[dict[str, Any]]:
     found = []
     for finding in explanation.findings:
-        places = list(_places(finding.evidence, rows, timeline.every))[:3]
+        places = list(_places(finding.evidence, rows, every))[:3]
         found.append({"name": finding.name, "text": one_line(finding.text), "places": places})
     return found
 

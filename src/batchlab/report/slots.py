@@ -8,22 +8,24 @@ import numpy as np
 import numpy.typing as npt
 
 SUMS = ("prefill", "decode", "unused", "batch")
-PEAKS = ("queue", "active", "kv")
+PEAKS = ("queue", "kv")
+LAST = ("active",)
 WHY = ("head_why", "rest_why", "order_why", "head", "latest")
 """Texts on why nobody else got a seat: for the head of the queue, for those behind it, for those overtaken by somebody
 who came later; who is the head (0: nobody, else its row + 1), and before which comer one is overtaken."""
-COLUMNS = ("start", "end", *SUMS, *PEAKS, *WHY)
+COLUMNS = ("start", "end", *SUMS, *PEAKS, *LAST, *WHY)
 START, END = 0, 1
 _SUMS = slice(2, 2 + len(SUMS))
 _PEAKS = slice(_SUMS.stop, _SUMS.stop + len(PEAKS))
-_WHY = slice(_PEAKS.stop, len(COLUMNS))
+_LAST = slice(_PEAKS.stop, _PEAKS.stop + len(LAST))
+_WHY = slice(_LAST.stop, len(COLUMNS))
 
 
 class Slots:
     """Takes one row an iteration. Where twice `most` slots are full, every two become one.
 
-    Of a slot's iterations tokens and batch are sums, queue, active and KV use are the largest, and `WHY` is what held
-    for the longer half.
+    Of a slot's iterations tokens and batch are sums, queue and KV use are the largest, active is how many have a seat
+    at its end, and `WHY` is what held for the longer half.
     """
 
     def __init__(self, most: int) -> None:
@@ -67,6 +69,7 @@ def _joined(left: npt.NDArray[np.int64], right: npt.NDArray[np.int64]) -> npt.ND
     both[:, END] = right[:, END]
     both[:, _SUMS] += right[:, _SUMS]
     both[:, _PEAKS] = np.maximum(left[:, _PEAKS], right[:, _PEAKS])
+    both[:, _LAST] = right[:, _LAST]
     longer = right[:, END] - right[:, START] > left[:, END] - left[:, START]
     both[longer, _WHY] = right[longer, _WHY]
     return both

@@ -15,7 +15,7 @@ from batchlab.explain.finding import Finding, Trouble
 from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
-from batchlab.explain.verdict import Answer, Moment, Verdict, seated
+from batchlab.explain.verdict import Answer, Moment, Verdict, parked, seated
 from batchlab.explain.wording import detail
 from batchlab.report.slots import Slots
 
@@ -107,10 +107,7 @@ class Timeline(Trouble):
             life, now = state.lives[id], line.iteration
             if life.state == "waiting":
                 if life.parked:
-                    loss = life.loss
-                    assert loss is not None
-                    facts = {"mode": loss.mode, "lost": loss.computed, "certain": loss.certain, "alone": loss.alone}
-                    self._set(id, now, PREEMPTED, self._said((Reason.PREEMPTED, loss.whom, facts), life, state, line))
+                    self._set(id, now, PREEMPTED, self._said(parked(life), life, state, line))
                 else:
                     self._set(id, now, WAITING, life.index - self._rows[id])
             elif life.state == "retrying":
@@ -122,10 +119,10 @@ class Timeline(Trouble):
     def _figures(self, moment: Moment, state: State) -> tuple[int, ...]:
         line = moment.line
         blocks = state.terms.num_blocks
-        used = 0 if line.kv is None or blocks is None else blocks - line.kv["free_after"]
+        used = 0 if line.kv is None or blocks is None else blocks - line.kv["free"]  # while the step runs
         active = line.active if isinstance(line.active, int) else len(line.active)
         work = (moment.prefill, moment.decode, line.unused or 0, len(line.scheduled))
-        return *work, line.queue_length, active, used
+        return *work, line.queue_length, used, active
 
     def _why(self, found: Verdict | None, state: State, line: Iteration) -> tuple[int, ...]:
         if found is None:

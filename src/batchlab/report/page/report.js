@@ -373,16 +373,16 @@ class Board {
     if (markedRow !== null) shapes.push({ type: "rect", xref: "paper", yref: "y", x0: 0, x1: 1, y0: markedRow, y1: markedRow + 1, line: { color: colour("accent"), width: 1.5 }, fillcolor: "rgba(0,0,0,0)" });
     const few = this.view.y[1] - this.view.y[0] <= (narrow ? 30 : 40);
     const rows = few ? Array.from({ length: raster.rows[1] - raster.rows[0] }, (_, i) => raster.rows[0] + i) : null;
-    const names = rows && labels(rows.map((row) => this.line.requests.id[row]), raster.rows[0], narrow ? 6 : 11);
+    const names = rows && labels(rows.map((row) => this.line.requests.id[row]), raster.rows[0], narrow ? 6 : 15);
     Object.assign(layout, {
-      margin: { l: narrow ? 66 : 96, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
+      margin: { l: narrow ? 66 : 124, r: 10, t: 8, b: 40 }, showlegend: false, shapes, hovermode: "closest", bargap: 0,
       xaxis: { ...axis, range: [...this.view.x], title: title(x), anchor: blocks ? "y4" : "y3", automargin: false, showspikes: false },
       yaxis: { ...axis, domain: parts[0], range: [this.view.y[1], this.view.y[0]], automargin: false, showgrid: false, zeroline: false,
         title: title(few ? "" : "requests"), ...(rows ? { tickvals: rows.map((row) => row + 0.5), ticktext: names.map(plain) } : {}) },
       yaxis2: { ...axis, domain: parts[1], fixedrange: true, rangemode: "tozero", automargin: false, nticks: 4, title: title("tokens") },
       yaxis3: { ...axis, domain: parts[2], fixedrange: true, rangemode: "tozero", automargin: false, nticks: 4, title: title("requests") },
     });
-    if (blocks) layout.yaxis4 = { ...axis, domain: parts[3], fixedrange: true, range: [0, 100], automargin: false, nticks: 3, ticksuffix: " %", title: title("KV") };
+    if (blocks) layout.yaxis4 = { ...axis, domain: parts[3], fixedrange: true, range: [0, 100], automargin: false, nticks: 3, ticksuffix: " %", title: title("KV in use") };
     Plotly.react(this.chart, [this.rowsTrace(raster, narrow), this.endsTrace(raster), ...this.strips()], layout, CONFIG);
   }
 
@@ -422,10 +422,16 @@ class Board {
     const y = { decode: [], prefill: [], unused: [], batch: [], queue: [], kv: [] };
     const put = (place, values) => {
       x.push(place);
-      for (const name in y) y[name].push(values ? values[name] : 0);
+      for (const name in y) y[name].push(values[name]);
     };
     let before = null;
     let last = null;
+    // Between two iterations, which real engines have, tokens are none; whoever has a seat keeps it, and its KV blocks.
+    const held = (slot) => {
+      const seated = slots.active[slot] > 0;
+      const waiting = per > 1 && !seated ? 0 : slots.queue[slot];
+      return { decode: 0, prefill: 0, unused: 0, batch: seated ? last.batch : 0, queue: waiting, kv: seated ? last.kv : 0 };
+    };
     for (let i = from; i < to; i += bin) {
       const until = Math.min(i + bin, to);
       const values = { decode: 0, prefill: 0, unused: 0, batch: 0, queue: 0, kv: 0 };
@@ -438,7 +444,7 @@ class Board {
       const [a, b] = view.across === "time" ? [line.start[i], line.end[until - 1]] : [i * per, Math.min(until * per, line.iterations)];
       if (before !== null && a > before) {
         put(before, last);
-        put(before, null);
+        put(before, held(i - 1));
       }
       put(a, values);
       [before, last] = [b, values];
@@ -453,7 +459,7 @@ class Board {
     const found = [area("decode", "decode"), area("prefill", "prefill")];
     if (about.budget) found.push(area("unused", "unused", "/"));
     found.push(path("batch", `in the batch${mean}`, "solid", "y3", { colour: "run2" }), path("queue", `in the queue${most}`, "dot", "y3", { colour: "run1" }));
-    if (about.blocks) found.push(path("kv", `% of the KV blocks${most}`, "solid", "y4", { colour: "run3", fill: { fill: "tozeroy" } }));
+    if (about.blocks) found.push(path("kv", `% of the KV blocks in use while the step runs${most}`, "solid", "y4", { colour: "run3", fill: { fill: "tozeroy" } }));
     return found;
   }
 
@@ -687,7 +693,7 @@ async function main() {
       board.draw();
       distributions(data.runs);
       if (byId("queues")) overTime(byId("queues"), lines, (line, slot) => line.slots.queue[slot], "requests waiting");
-      if (byId("kvs")) overTime(byId("kvs"), lines, (line, slot) => (line.about.blocks ? (100 * line.slots.kv[slot]) / line.about.blocks : 0), "% of the KV blocks");
+      if (byId("kvs")) overTime(byId("kvs"), lines, (line, slot) => (line.about.blocks ? (100 * line.slots.kv[slot]) / line.about.blocks : 0), "% of KV blocks in use");
     }
     data.sweeps.forEach(fronts);
     data.capacities.forEach((found, n) => {
