@@ -109,3 +109,40 @@ def test_a_capacity_that_was_tampered_with_is_one_error(
     with pytest.raises(InputError) as error:
         saved.capacity(path)
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
+def test_a_tuning_says_what_to_do_and_of_what(planned_report: Path, folder: Path) -> None:
+    found = saved.sweep(folder / "tuned.parquet")
+    rows = pq.read_table(folder / "tuned.parquet").to_pylist()
+    [best] = [row for row in rows if row["recommended"]]
+    advice = found["advice"]
+    before, after = rows[0]["output_token_rate"], best["output_token_rate"]
+    assert (advice["before"], advice["after"], advice["own"]) == (before, after, best is rows[0])
+    assert advice["change"] == ("" if advice["own"] else f"{100 * (after / before - 1):+.0f} %")
+    assert f"--max-num-seqs {best['engine.max_num_seqs']}" in advice["flags"]
+    assert advice["caveats"] == ["60 requests a run: ttft:p99 is decided by fewer than 10 of them"]
+    assert found["about"].startswith("policy vllm · linear · generated workload, arrivals poisson")
+    assert found["facts"]["engine.num_gpu_blocks"] == "40" and found["facts"]["cost.per_iteration"] == "5000000"
+    assert "engine.max_num_seqs" not in found["facts"], "it is what varies"
+    assert not {"flags", "met", "caveats"} & set(found["facts"])
+    text = planned_report.read_text(encoding="utf-8").split('<script id="data"')[0]
+    assert "<b>Uncertain:</b> 60 requests a run" in text
+
+
+def test_a_sweep_says_of_what_it_is_and_leaves_out_what_varies(planned_report: Path, folder: Path) -> None:
+    found = saved.sweep(folder / "s.parquet")
+    assert found["about"] == "policy vllm · linear · 60 requests"
+    assert (found["facts"]["engine.max_num_seqs"], found["facts"]["load.requests"]) == ("8", "60")
+    assert not {"engine.max_num_batched_tokens", "load.source"} & set(found["facts"])
+    assert {curve["series"] for curve in found["attained"]} == {
+        "max_num_batched_tokens = 64",
+        "max_num_batched_tokens = 256",
+    }
+    assert found["advice"] is None
+
+
+def test_blocks_that_the_policy_keeps_are_told_apart(planned_report: Path, folder: Path) -> None:
+    """vLLM keeps one block; a mean has six digits."""
+    found = saved.capacity(folder / "c.json")
+    assert found["facts"]["engine.num_gpu_blocks"] == "40 (39 usable)"
+    assert all(len(found["facts"][name]) <= 7 for name in ("load.prompt_mean", "load.output_mean"))

@@ -13,6 +13,7 @@ from test_explain_cli import command
 
 from batchlab.cli.report import Asked, Found, _read
 from batchlab.report.slots import COLUMNS, Slots
+from batchlab.report.words import breaking
 
 pytest_plugins = ["report_samples"]
 
@@ -173,3 +174,31 @@ def test_the_terminal_says_what_was_written_and_what_is_missed(tmp_path: Path) -
         "batchlab: max_num_seqs = 2: missed ttft:max<=1: 14",
         "batchlab: max_num_seqs = 4: missed ttft:max<=1: 14",
     ]
+
+
+def test_names_break_behind_their_signs() -> None:
+    assert str(breaking("max_num <b> v0.1")) == "max_<wbr>num &lt;b&gt; v0.<wbr>1"
+
+
+def test_each_objective_of_a_sweep_has_its_chart(driver: webdriver.Chrome, planned_report: Path) -> None:
+    page = Page(driver, planned_report)
+    drawn = page.run(
+        """return [...document.querySelectorAll("[id^=rate-0-]")]
+        .map((chart) => [chart.layout.title.text, chart.data.map((trace) => trace.name)])"""
+    )
+    series = ["max_num_batched_tokens = 64", "max_num_batched_tokens = 256"]
+    titles = ["ttft:p99&lt;=500ms", "itl:p99&lt;=50ms", "all targets of a request at once"]
+    assert drawn == [[title, series] for title in titles]
+    looks = page.run("return Array.from({ length: 36 }, (_, n) => JSON.stringify(runStyle(n)))")
+    assert len(set(looks)) == 36
+
+
+def test_rates_far_from_a_capacity_are_named_and_not_drawn(driver: webdriver.Chrome, planned_report: Path) -> None:
+    page = Page(driver, planned_report)
+    said = page.run(
+        """const chart = document.getElementById("tried-0");
+        const curve = { name: "a", points: [[0.01, 1, true], [5, 1, true], [8, 0.9, false]] };
+        attainment([curve], "ns", "requests", chart, 6);
+        return [Array.from(chart.data[0].x), chart.layout.xaxis.title.text]"""
+    )
+    assert said == [[5, 8], "requests per s; tried, not drawn: 0.01"]

@@ -18,7 +18,6 @@ from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
-from batchlab.plan.table import described
 from batchlab.plan.trial import REMARKS, Row
 from batchlab.units import NS_IN_MS
 
@@ -80,8 +79,7 @@ def sweep(
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
     if as_json:
-        about = described(asked.trial({}), {"settings": overrides, "varied": list(values)})
-        print_json({**about, "rows": rows})
+        print_json({**sweeping.about(asked), "rows": rows})
     else:
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)

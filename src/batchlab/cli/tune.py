@@ -19,13 +19,10 @@ from batchlab.compare import said
 from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
-from batchlab.plan.capacity import few
 from batchlab.plan.pool import cores
 from batchlab.plan.space import range_of
-from batchlab.plan.table import described
-from batchlab.plan.trial import Row, parse_slo, run_of, settings_of
+from batchlab.plan.trial import Row, run_of
 from batchlab.units import NS_IN_MS
-from batchlab.vllm_command import flags
 
 MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
 """What is maximised -> its heading."""
@@ -82,12 +79,10 @@ def tune(
     asked = tuning.Tuning(scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed)
     with counted_bar("tune") as done:
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
-    command = _command(asked, found)
     if as_json:
-        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "flags": command, "met": found.met}
-        print_json({**about, "rows": found.rows})
+        print_json({**tuning.about(asked, found), "rows": found.rows})
     else:
-        _print(asked, found, command)
+        _print(asked, found)
     note_remarks(found.rows)
     if output is not None:
         note(f"{output}: {len(found.rows):,} runs")
@@ -95,28 +90,7 @@ def tune(
         sys.exit(1)
 
 
-def _command(asked: tuning.Tuning, found: tuning.Tuned) -> str | None:
-    """The recommended settings as flags of `vllm serve`, and what has no flag as options of ours."""
-    row = found.recommended
-    if row is None:
-        return None
-    run = run_of(asked.trial({} if row is found.rows[0] else {key: row[key] for key in found.space}))
-    own = {key.removeprefix("engine."): key for key in found.space if key.startswith("engine.")}
-    words: list[str] = []
-    left = list(found.space)
-    if run.engine == "vllm":
-        settings = settings_of(run)
-        if "gpu_memory_utilization" in settings:
-            del settings["num_gpu_blocks"]
-        elif "num_gpu_blocks" not in settings:
-            settings.pop("enable_prefix_caching", None)
-        words = flags(settings, own)
-        spelled = {word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
-        left = [key for key in left if key.removeprefix("engine.") not in spelled]
-    return " ".join([*words, *(f"--set {key}={said(key, row[key])}" for key in left if row[key] is not None)])
-
-
-def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+def _print(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     out = console()
     first = found.rows[0]
     run = run_of(asked.trial({}))
@@ -142,10 +116,10 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> No
     }[asked.maximize]
     say(out, f"times in {times}; {meaning}")
     say(out, "front: no other combination tried is as good on all of these and better on one")
-    _say_recommended(asked, found, command)
+    _say_recommended(asked, found)
 
 
-def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     out = console()
     row, first = found.recommended, found.rows[0]
     if not found.met:
@@ -153,7 +127,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | N
     if row is None:
         return
     said_of = "recommended" if found.met else f"nearest, with the most {_nearest_by(asked, row)}"
-    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{command}")
+    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{tuning.command(asked, found)}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]
@@ -163,16 +137,12 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | N
     if not found.met:
         shares = ", ".join(f"{percent(one['attainment'])} {name}" for one, name in ((first, "as it is"), (row, "so")))
         say(out, f"requests within the objectives at the load as it is: {shares}")
-    for caveat in few(parse_slo(asked.slo, asked.goodput).objectives, _requests(row)):
+    for caveat in tuning.caveats(asked, found):
         say(out, f"uncertain: {caveat}")
 
 
 def _nearest_by(asked: tuning.Tuning, row: Row) -> str:
     return "capacity" if asked.maximize == "capacity" and row["capacity"] else "requests within the objectives"
-
-
-def _requests(row: Row) -> int:
-    return sum(value for key, value in row.items() if key.startswith("results."))
 
 
 def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:

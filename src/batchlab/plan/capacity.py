@@ -19,7 +19,7 @@ from batchlab.plan.binding import Change, Told
 from batchlab.plan.probe import SCALED, Sample
 from batchlab.plan.search import Found, search
 from batchlab.plan.table import described
-from batchlab.plan.trial import Trial, document_of, parse_slo, run_of, settings_of
+from batchlab.plan.trial import Trial, document_of, load_of, parse_slo, run_of, settings_of
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
@@ -207,18 +207,6 @@ def token_cost(found: Capacity, gpu_price: float) -> dict[str, Any]:
     ):
         cost[name] = gpu_price * gpus / (met.offered * 3600 / 1e6 * tokens) if met else None
     return cost
-
-
-def load_of(run: Run) -> dict[str, Any]:
-    """Where the requests of a run come from, how many there are, and their mean lengths."""
-    assert isinstance(run.requests, Columns)
-    origin = run.requests.origin
-    return {
-        "source": None if origin is None else origin.lines()[0],
-        "requests": len(run.requests),
-        "prompt_mean": float(run.requests.prompt.mean()),
-        "output_mean": float(run.requests.output.mean()),
-    }
 
 
 def document(found: Capacity, trial: Trial, cost: dict[str, Any] | None) -> dict[str, Any]:

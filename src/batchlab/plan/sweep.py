@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import random
@@ -10,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchlab.errors import InputError
+from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.objectives import Objectives, parse_targets
 from batchlab.plan import pool
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.table import check_output, described, write
-from batchlab.plan.trial import Row, Trial, document_of, parse_slo, refuse_bad_values, row_of
+from batchlab.plan.trial import Row, Trial, common, document_of, parse_slo, refuse_bad_values, row_of, run_of
 from batchlab.scenario import cost_of
 
 MOST_RUNS = 100_000
@@ -95,10 +96,17 @@ def run(
             journal.add(number, row)
             done(len(journal.rows), len(trials))
         rows = [{**combinations[number], **journal.rows[number]} for number in range(len(trials))]
-        about = {"settings": sweep.overrides, "varied": list(sweep.grid)}
-        write(output, rows, described(sweep.trial({}), about))
+        write(output, rows, about(sweep))
         journal.delete()
     return rows
+
+
+def about(sweep: Sweep) -> dict[str, Any]:
+    """What the rows are of: for the metadata of their file, and for JSON."""
+    shared: dict[str, Any] = {}
+    with contextlib.suppress(BatchlabError):  # its row says why it cannot run
+        shared = common(run_of(sweep.trial({key: values[0] for key, values in sweep.grid.items()})), list(sweep.grid))
+    return described(sweep.trial({}), {"settings": sweep.overrides, "varied": list(sweep.grid), **shared})
 
 
 def _check_objectives(sweep: Sweep, asked: Objectives) -> None:

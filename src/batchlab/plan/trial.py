@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from batchlab.clients.columns import Columns
 from batchlab.core.tally import RESULTS
 from batchlab.costs.base import remarks_of
 from batchlab.errors import BatchlabError, InputError
@@ -21,6 +22,7 @@ from batchlab.simulate import Run, simulate
 
 REMARKS = "remarks"
 POLICY = "engine.policy"
+RATE = "workload.generate.request_rate"
 FINISHED = "all_terminal"
 Row = dict[str, Any]
 
@@ -162,6 +164,43 @@ def settings_of(run: Run) -> dict[str, Any]:
         if core == "num_gpu_blocks" and limits[own] is not None:
             limits[own] += getattr(run.policy, "reserved_blocks", 0)
     return {key: value for key, value in (limits | dict(run.settings)).items() if value is not None}
+
+
+def load_of(run: Run) -> dict[str, Any]:
+    """Where the requests of a run come from, how many there are, and their mean lengths, as far as they are known."""
+    columns = run.requests
+    if not isinstance(columns, Columns):
+        return {"requests": len(columns)}
+    return {
+        "source": None if columns.origin is None else columns.origin.lines()[0],
+        "requests": len(columns),
+        "prompt_mean": float(columns.prompt.mean()),
+        "output_mean": float(columns.output.mean()),
+    }
+
+
+def common(run: Run, varied: Collection[str]) -> dict[str, Any]:
+    """What runs have in common that differ in the keys `varied`, of one of them: policy, settings, step times and load.
+
+    Left out is what these keys change, and the KV blocks that follow from the memory of the GPU.
+    """
+    settings, cost, load = settings_of(run), dict(run.cost.describe()), load_of(run)
+    if "gpu_memory_utilization" in settings:
+        settings.pop("num_gpu_blocks", None)
+    if any(key.startswith("workload.") for key in varied):
+        load.pop("source", None)
+    if any(key.startswith("workload.") and key != RATE for key in varied):
+        load = {}
+    for key in varied:
+        section, _, name = key.partition(".")
+        {"engine": settings, "cost": cost}.get(section, {}).pop(name, None)
+    several = POLICY in varied
+    return {
+        "policy": None if several else run.engine,
+        "engine": {} if several else settings,
+        "cost_model": {} if "cost.model" in varied or "cost.gpu" in varied or "cost.llm" in varied else cost,
+        "load": load,
+    }
 
 
 def row_of(trial: Trial) -> Row:

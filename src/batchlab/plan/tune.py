@@ -14,17 +14,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batchlab.compare import said
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import pool
-from batchlab.plan.capacity import check_rate, rate_of
+from batchlab.plan.capacity import check_rate, few, rate_of
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.propose import Proposer, Settings
 from batchlab.plan.space import Space, default_space
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.table import check_output, described, write
-from batchlab.plan.trial import Row, Trial, document_of, parse_slo, refuse_bad_values, row_of, run_of, settings_of
+from batchlab.plan.trial import (
+    Row,
+    Trial,
+    common,
+    document_of,
+    parse_slo,
+    refuse_bad_values,
+    row_of,
+    run_of,
+    settings_of,
+)
 from batchlab.simulate import Run
+from batchlab.vllm_command import flags
 
 BATCH = 8
 MOST_TRIALS = 10_000
@@ -130,10 +142,11 @@ def run(
         runner = _Runner(tuning, jobs, journal, done, min(tuning.trials, size) + 1)
         _fill(runner, space, axes, own, size)
         _mark(runner.rows, axes, own, tuning.maximize)
+        found = Tuned(runner.rows, space, size)
         if output is not None and journal is not None:
-            write(output, runner.rows, described(tuning.trial({}), about(tuning, space)))
+            write(output, found.rows, about(tuning, found))
             journal.delete()
-    return Tuned(runner.rows, space, size)
+    return found
 
 
 def _value_of(trial: Trial, run: Run, key: str) -> Any:
@@ -153,17 +166,52 @@ def _check_rate(trial: Trial) -> None:
         raise InputError(error.file, error.place, error.value, f"{error.expected}; or --maximize throughput") from None
 
 
-def about(tuning: Tuning, space: Space) -> dict[str, Any]:
-    """What the rows are of, beside what `described` says."""
-    return {
+def command(asked: Tuning, found: Tuned) -> str | None:
+    """The recommended settings as flags of `vllm serve`, and what has no flag as options of ours."""
+    row = found.recommended
+    if row is None:
+        return None
+    run = run_of(asked.trial({} if row is found.rows[0] else {key: row[key] for key in found.space}))
+    own = {key.removeprefix("engine."): key for key in found.space if key.startswith("engine.")}
+    words: list[str] = []
+    left = list(found.space)
+    if run.engine == "vllm":
+        settings = settings_of(run)
+        if "gpu_memory_utilization" in settings:
+            del settings["num_gpu_blocks"]
+        elif "num_gpu_blocks" not in settings:
+            settings.pop("enable_prefix_caching", None)
+        words = flags(settings, own)
+        spelled = {word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
+        left = [key for key in left if key.removeprefix("engine.") not in spelled]
+    return " ".join([*words, *(f"--set {key}={said(key, row[key])}" for key in left if row[key] is not None)])
+
+
+def caveats(asked: Tuning, found: Tuned) -> list[str]:
+    """What makes the recommendation uncertain, in words."""
+    row = found.recommended
+    if row is None:
+        return []
+    requests = sum(value for key, value in row.items() if key.startswith("results."))
+    return few(parse_slo(asked.slo, asked.goodput).objectives, requests)
+
+
+def about(tuning: Tuning, found: Tuned) -> dict[str, Any]:
+    """What the rows are of, and what follows from them: for the metadata of their file, and for JSON."""
+    more = {
         "settings": dict(tuning.overrides),
-        "varied": list(space),
-        "space": space,
+        "varied": list(found.space),
+        "space": found.space,
         "maximize": tuning.maximize,
         "axes": [{"column": axis.column, "better": "more" if axis.most else "less"} for axis in tuning.axes()],
         "trials": tuning.trials,
         "seed": tuning.seed,
+        **common(run_of(tuning.trial({})), found.space),
+        "flags": command(tuning, found),
+        "met": found.met,
+        "caveats": caveats(tuning, found),
     }
+    return described(tuning.trial({}), more)
 
 
 class _Runner:

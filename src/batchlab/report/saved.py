@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from batchlab import policies
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.files import unreadable
@@ -22,8 +23,12 @@ GAIN = "output_token_rate"
 MOST_ROWS = 20_000
 TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
+OWN = ("objectives", "axes", "slo", "varied", "flags", "met", "caveats")
+"""Of a table's metadata, what the page tells beside its settings."""
 MOST_CHARS = 200
 """Of a setting's value."""
+MOST_DIGITS = 12
+"""Characters of a number that somebody wrote; longer ones were computed."""
 
 
 def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -51,6 +56,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     unit = _unit(good)
     rate_key = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
     objectives = parse(about["slo"]).objectives if about.get("slo") else ()
+    stated = _stated(about)
     fronts = [
         front([row[axis["column"]] * (-1 if axis["more"] else 1) for row in good], [row[columns[0]] for row in good])
         for axis in axes[1:]
@@ -67,8 +73,41 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "fronts": fronts,
         "listed": _listed(good, fronts, rows[0] if "axes" in about and rows else None),
         "attained": [] if rate_key is None else _attained_by_series(good, keys, rate_key, objectives),
-        "facts": _facts(_stated(about)),
+        "advice": _advice(rows, axes[0]["column"], about) if "axes" in about else None,
+        "about": _about(stated),
+        "facts": _facts(stated),
     }
+
+
+def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str]) -> dict[str, Any] | None:
+    """What a tuning recommends: what is maximised before and after, the flags to copy, and what is uncertain."""
+    row = next((row for row in rows if row.get("recommended")), None)
+    if row is None:
+        return None
+    before, after = rows[0][column], row[column]
+    change = f"{100 * (after / before - 1):+.0f} %" if before and after is not None and row is not rows[0] else ""
+    caveats = _parsed(about.get("caveats", "[]"))
+    return {
+        "before": before,
+        "after": after,
+        "change": change.replace("-", "−"),
+        "own": row is rows[0],
+        "met": bool(row.get("met")),
+        "flags": one_line(about["flags"]) if about.get("flags") not in (None, "null") else "",
+        "caveats": [one_line(str(text)) for text in caveats] if isinstance(caveats, list) else [],
+    }
+
+
+def _about(told: Mapping[str, Any]) -> str:
+    """What it is of, on a line: policy, model and GPU, load; as far as it says so."""
+    cost, load = told.get("cost"), told.get("load")
+    parts = [f"policy {told['policy']}"] if told.get("policy") else []
+    if isinstance(cost, dict):
+        parts.append(" on ".join(str(cost[key]) for key in ("llm", "gpu") if cost.get(key)) or str(cost.get("model")))
+    if isinstance(load, dict):
+        parts += [str(load["source"])] if load.get("source") else []
+        parts += [words.counted(load["requests"], "request")] if isinstance(load.get("requests"), int) else []
+    return one_line(" · ".join(parts))
 
 
 def _axes(path: str | os.PathLike[str], about: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -131,7 +170,8 @@ def _attained_by_series(
             for row in own
         ]
         for curve in _curves(runs, objectives):
-            found.append({**curve, "name": ", ".join(part for part in (curve["name"], name) if part)})
+            full = ", ".join(part for part in (curve["name"], name) if part)
+            found.append({**curve, "name": full, "of": curve["name"], "series": name})
     return found
 
 
@@ -226,17 +266,31 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
         "interval": document["interval"] and [float(end) for end in document["interval"]],
+        "samples": len(samples),
         "probes": probes,
         "changes": changes,
         "load": met and {name: float(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
         "cost": cost and {name: float(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
         "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
         "attained": _tried(answer, document["slo"]),
-        "facts": _facts(told),
+        "about": _about(told),
+        "facts": _facts(_usable(told)),
     }
 
 
 PRICES = ("per_million_output_tokens", "per_million_tokens")
+
+
+def _usable(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The same; of KV blocks also how many of them are usable, where the policy keeps some."""
+    engine, policy = told.get("engine"), told.get("policy")
+    if not isinstance(engine, dict):
+        return dict(told)
+    blocks = engine.get("num_gpu_blocks")
+    kept = getattr(policies.find(policy), "reserved_blocks", 0) if policy in policies.names() else 0
+    if not kept or not isinstance(blocks, int):
+        return dict(told)
+    return {**told, "engine": {**engine, "num_gpu_blocks": f"{blocks} ({blocks - kept} usable)"}}
 
 
 def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
@@ -250,9 +304,10 @@ def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
 
 def _stated(about: Mapping[str, str]) -> dict[str, Any]:
     """What a table's metadata says beside what the page tells of it: settings by their own keys, and the rest."""
-    found = {key: _parsed(value) for key, value in about.items() if key not in ("objectives", "axes", "slo", "varied")}
+    found = {key: _parsed(value) for key, value in about.items() if key not in OWN}
     settings = found.pop("settings", None)
-    return {**found, **(settings if isinstance(settings, dict) else {})}
+    named = {KNOWN.get(key, key): value for key, value in found.items()}
+    return {**named, **(settings if isinstance(settings, dict) else {})}
 
 
 def _parsed(text: str) -> Any:
@@ -263,6 +318,11 @@ def _parsed(text: str) -> Any:
         return text
 
 
+def _rounded(key: str, value: Any) -> str:
+    """A setting as a person writes it; of what was computed, such as a mean, six digits."""
+    return f"{value:.6g}" if isinstance(value, float) and len(repr(value)) > MOST_DIGITS else said(key, value)
+
+
 def _facts(told: Mapping[str, Any], above: str = "") -> dict[str, str]:
     """What was set, by dotted key, each on one line."""
     found: dict[str, str] = {}
@@ -270,6 +330,6 @@ def _facts(told: Mapping[str, Any], above: str = "") -> dict[str, str]:
         if isinstance(value, dict):
             found |= _facts(value, f"{above}{key}.")
         elif value not in (None, "", []):
-            text = ", ".join(said("", one) for one in value) if isinstance(value, list) else said(key, value)
+            text = ", ".join(said("", one) for one in value) if isinstance(value, list) else _rounded(key, value)
             found[one_line(f"{above}{key}")] = one_line(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -160,6 +161,13 @@ def ended(termination: str) -> str:
     return ENDINGS.get(termination, termination.replace("_", " "))
 
 
+def breaking(name: str) -> Any:
+    """A name that may break behind each _ and . where there is no room for it."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<=[_.])", "<wbr>", str(escape(name))))  # escapes have neither
+
+
 FILTERS: dict[str, Callable[..., str]] = {
     "time": time,
     "number": number,
@@ -167,4 +175,5 @@ FILTERS: dict[str, Callable[..., str]] = {
     "share": share,
     "counted": counted,
     "ended": ended,
+    "breaking": breaking,
 }

@@ -9,6 +9,7 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const MOST_COLUMNS = 480; // of the request rows' picture; up to EXACT iterations each is a column of its own
 const MOST_ROWS = 240;
 const EXACT = 240;
+const NEAR = 10; // times a capacity, or its share: rates further away are not drawn
 
 const byId = (id) => document.getElementById(id);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -577,7 +578,8 @@ function setTheme(name) {
   document.documentElement.dataset.theme = name;
 }
 
-const runStyle = (n) => ({ color: colour(`run${Math.min(n, 5)}`), dash: DASHES[n % DASHES.length], width: 2 });
+// Six colours and six dashes; 36 lines differ from each other.
+const runStyle = (n) => ({ color: colour(`run${n % 6}`), dash: DASHES[(n + Math.floor(n / 6)) % DASHES.length], width: 2 });
 const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${shorten(name, 40)}` : name);
 
 // What may share an axis of time with the first run, each with its number.
@@ -646,14 +648,23 @@ function fronts(sweep, number) {
     Plotly.react(byId(`front-${number}-${k}`), traces, layout, CONFIG);
   });
   if (byId(`rate-${number}`)) attainment(sweep.attained, sweep.unit, "requests", byId(`rate-${number}`));
+  [...new Set(sweep.attained.map((curve) => curve.of))].forEach((of, k) => {
+    const chart = byId(`rate-${number}-${k}`);
+    const own = sweep.attained.filter((curve) => curve.of === of).map((curve) => ({ ...curve, name: curve.series }));
+    if (chart) attainment(own, sweep.unit, "requests", chart, null, of);
+  });
 }
 
 // The share of requests within each bound at each rate. Points: rate, share, whether the objective is met there.
-function attainment(curves, unit, of, chart, found = null) {
+function attainment(all, unit, of, chart, found = null, title = "") {
   const narrow = chart.clientWidth < 600;
+  // Of the rates tried in search of one, those near it are drawn; the others are named.
+  const far = (rate) => found && (rate < found / NEAR || rate > found * NEAR);
+  const beyond = [...new Set(all.flatMap(({ points }) => points.map(([rate]) => rate)).filter(far))].sort((a, b) => a - b);
+  const curves = all.map((curve) => ({ ...curve, points: curve.points.filter(([rate]) => !far(rate)) })).filter(({ points }) => points.length);
   const [high, below] = [270, 58]; // of the plot, and from it to the legend
   const legend = 20 * Math.ceil(curves.length / (narrow ? 1 : 2));
-  chart.style.height = `${26 + high + below + legend}px`;
+  chart.style.height = `${26 + (title ? 14 : 0) + high + below + legend}px`;
   const name = (text) => plain(ends(text, narrow ? 40 : 70));
   const traces = curves.map((curve, n) => {
     const [x, y, met] = [0, 1, 2].map((place) => curve.points.map((point) => point[place]));
@@ -664,8 +675,8 @@ function attainment(curves, unit, of, chart, found = null) {
   const rates = traces.flatMap(({ x }) => x).filter((rate) => rate > 0);
   const log = Math.max(...rates) > 30 * Math.min(...rates) ? { type: "log", dtick: 1 } : {};
   const lowest = Math.min(0.9, ...traces.flatMap(({ y }) => y));
-  Object.assign(layout, { margin: { ...layout.margin, r: 20, b: below + legend }, showlegend: curves.length <= 10, legend: { ...layout.legend, y: -below / high, yanchor: "top" }, hovermode: "closest",
-    xaxis: { ...axis, ...log, title: { text: `${plain(of)} per ${unit === "ns" ? "s" : plain(unit)}${log.type ? ", log scale" : ""}` }, automargin: false },
+  Object.assign(layout, { margin: { ...layout.margin, t: title ? 40 : 26, r: 20, b: below + legend }, ...(title ? { title: { text: plain(ends(title, narrow ? 44 : 90)), font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98, yanchor: "top" } } : {}), showlegend: curves.length <= 10, legend: { ...layout.legend, y: -below / high, yanchor: "top" }, hovermode: "closest",
+    xaxis: { ...axis, ...log, title: { text: `${plain(of)} per ${unit === "ns" ? "s" : plain(unit)}${log.type ? ", log scale" : ""}${beyond.length ? `; tried, not drawn: ${beyond.map((rate) => Number(rate.toPrecision(3))).join(", ")}` : ""}` }, automargin: false },
     yaxis: { ...axis, range: [Math.max(0, lowest - 0.05 * (1 - lowest)), 1 + 0.04 * (1 - lowest)], tickformat: ".0%", title: { text: "share within the bound" } },
     shapes: found ? [{ type: "line", yref: "paper", x0: found, x1: found, y0: 0, y1: 1, line: { color: colour("preempted"), dash: "dash", width: 1 } }] : [] });
   Plotly.react(chart, traces, layout, CONFIG);
