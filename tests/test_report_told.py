@@ -12,6 +12,9 @@ from selenium import webdriver
 from test_explain_cli import command
 
 from batchlab.cli.report import Asked, Found, _read
+from batchlab.explain.source import read_events
+from batchlab.export.charts import LoadChart
+from batchlab.export.strip import Strip
 from batchlab.report.slots import COLUMNS, Slots
 from batchlab.report.words import breaking
 
@@ -202,3 +205,33 @@ def test_rates_far_from_a_capacity_are_named_and_not_drawn(driver: webdriver.Chr
         return [Array.from(chart.data[0].x), chart.layout.xaxis.title.text]"""
     )
     assert said == [[5, 8], "requests per s; tried, not drawn: 0.01"]
+
+
+def test_a_chart_of_the_load_holds_it_too() -> None:
+    """`export --chart load`: the same line between the steps of a recorded engine, down to nothing only at its end."""
+    chart = LoadChart()
+    for _, event in read_events(RECORDED):
+        for observe in chart.observers:
+            observe(event)
+    steps = iterations(RECORDED)
+    times, means, _ = chart._steps("batch")
+    assert (times[0], times[-1]) == (steps[0]["start"], steps[-1]["end"])
+    assert set(means.tolist()) == {len(line["scheduled"]) for line in steps} and means.min() > 0
+    assert chart._steps("used")[1].max() == 8
+
+
+def test_a_part_of_several_iterations_has_the_seats_at_its_end() -> None:
+    strip = Strip(most=2)
+    for number, event in read_events(RECORDED):
+        if number < 40:
+            strip(event)
+    assert [part.seats for part in strip.parts] == [len(line["active"]) for line in last_of(strip)]
+
+
+def last_of(strip: Strip) -> list[dict[str, Any]]:
+    """The last iteration of each part."""
+    lines, found, done = iterations(RECORDED), [], 0
+    for part in strip.parts:
+        done += part.iterations
+        found.append(lines[done - 1])
+    return found

@@ -271,11 +271,11 @@ class LoadChart(_Base):
         return figure
 
     def _steps(self, name: str) -> tuple[Floats, Floats, Floats]:
-        """Times, means and most as a line of steps; 0 where no iteration runs."""
+        """Times, means and most as a line of steps; where no iteration runs held, or 0 if nobody has a seat."""
         points: list[tuple[float, float, float]] = []
-        for part in self.strip.parts:
-            if points and part.start > points[-1][0]:
-                points += [(points[-1][0], 0, 0), (part.start, 0, 0)]
+        for before, part in zip([None, *self.strip.parts], self.strip.parts, strict=False):
+            if before is not None and part.start > before.end:
+                points += [(at, *(points[-1][1:] if before.seats else (0, 0))) for at in (before.end, part.start)]
             mean, most = part.mean(name), getattr(part, f"{name}_most")
             points += [(part.start, mean, most), (part.end, mean, most)]
         table = np.array(points, np.float64).reshape(-1, 3)

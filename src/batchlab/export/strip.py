@@ -17,7 +17,7 @@ class Part:
 
     start, end: times in the clock's unit. decode, prefill, unused: of the steps that ended in it. *_area: a number of
     requests or blocks, times the time for which it held. batch: requests in the step that ran. queue: requests that
-    waited at an iteration's end. used: KV blocks that were held after its plan.
+    waited at an iteration's end. used: KV blocks that were held after its plan. seats: requests with one at its end.
     """
 
     start: int
@@ -32,6 +32,7 @@ class Part:
     batch_most: int = 0
     queue_most: int = 0
     used_most: int = 0
+    seats: int = 0
 
     def mean(self, name: str) -> float:
         """The mean of `batch`, `queue` or `used` over the part's time, gaps between iterations included."""
@@ -39,7 +40,9 @@ class Part:
         return float(getattr(self, f"{name}_area") / time if time else getattr(self, f"{name}_most"))
 
 
-SUMS = [each.name for each in fields(Part) if each.name not in ("start", "end") and not each.name.endswith("_most")]
+SUMS = [
+    each.name for each in fields(Part) if each.name not in ("start", "end", "seats") and not each.name.endswith("_most")
+]
 MOSTS = [each.name for each in fields(Part) if each.name.endswith("_most")]
 
 
@@ -78,6 +81,7 @@ class Strip:
         part, time = self.parts[-1], it.end - it.start
         part.end = it.end
         part.iterations += 1
+        part.seats = it.active if isinstance(it.active, int) else len(it.active)
         self._steps.take(it)
         for step in self._steps.over:
             self._count(step)
@@ -106,7 +110,7 @@ class Strip:
         for place in range(0, len(self.parts), 2):
             first, *rest = self.parts[place : place + 2]
             for second in rest:
-                first.end = second.end
+                first.end, first.seats = second.end, second.seats
                 for name in SUMS:
                     setattr(first, name, getattr(first, name) + getattr(second, name))
                 for name in MOSTS:
