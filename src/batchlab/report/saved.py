@@ -84,7 +84,7 @@ def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str
     row = next((row for row in rows if row.get("recommended")), None)
     if row is None:
         return None
-    before, after = rows[0][column], row[column]
+    before, after = (value if isinstance(value := one.get(column), int | float) else None for one in (rows[0], row))
     change = f"{100 * (after / before - 1):+.0f} %" if before and after is not None and row is not rows[0] else ""
     caveats = _parsed(about.get("caveats", "[]"))
     return {
