@@ -1,6 +1,7 @@
 """batchlab tune."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
-from batchlab.cli.large import conditions
+from batchlab.cli.large import conditions, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
@@ -25,7 +26,8 @@ from batchlab.plan.space import range_of
 from batchlab.plan.table import described
 from batchlab.plan.trial import Row, parse_slo, run_of, settings_of
 from batchlab.units import NS_IN_MS
-from batchlab.vllm_command import flags
+from batchlab.vllm_command import COST, parse
+from batchlab.vllm_flags import NOT_SPELLED, command_for, cost_flags, flags, rewritten, said_in
 
 MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
 """What is maximised -> its heading."""
@@ -78,16 +80,20 @@ def tune(
     kept in FILE.journal: the same command goes on where a killed one was. Exits with 1 if nothing meets the objectives.
     """
     values = parse_values([range_of(one).partition("=") for one in space], "--space")
-    overrides = changes.fixed(scenario, values, "--space")
+    overrides = changes.fixed(scenario, values, "--space", baseline=True)
     asked = tuning.Tuning(scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed)
     with counted_bar("tune") as done:
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
-    command = _command(asked, found)
+    spelled = _spelled(asked, found, changes.command)
     if as_json:
-        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "flags": command, "met": found.met}
+        about = {**described(asked.trial({}), tuning.about(asked, found.space)), "met": found.met}
+        about |= {
+            "flags": None if spelled is None else " ".join([*spelled.flags, *spelled.options]),
+            "command": None if spelled is None else spelled.command,
+        }
         print_json({**about, "rows": found.rows})
     else:
-        _print(asked, found, command)
+        _print(asked, found, spelled)
     note_remarks(found.rows)
     if output is not None:
         note(f"{output}: {len(found.rows):,} runs")
@@ -95,33 +101,58 @@ def tune(
         sys.exit(1)
 
 
-def _command(asked: tuning.Tuning, found: tuning.Tuned) -> str | None:
-    """The recommended settings as flags of `vllm serve`, and what has no flag as options of ours."""
+@dataclass(frozen=True)
+class Spelled:
+    """Settings to copy. command: of `vllm serve`, all of it; None for another policy. flags: what of it is their own.
+    options: of ours, for what has no flag."""
+
+    command: str | None
+    flags: list[str]
+    options: list[str]
+
+    def __str__(self) -> str:
+        options = " ".join(self.options)
+        return options if self.command is None else self.command + (f", with {options}" if options else "")
+
+
+def _spelled(asked: tuning.Tuning, found: tuning.Tuned, pasted: str | None) -> Spelled | None:
+    """The recommended settings as a command of `vllm serve`: the pasted one with what is to be changed in it."""
     row = found.recommended
     if row is None:
         return None
     run = run_of(asked.trial({} if row is found.rows[0] else {key: row[key] for key in found.space}))
-    own = {key.removeprefix("engine."): key for key in found.space if key.startswith("engine.")}
+    own = {key.removeprefix("engine.") for key in found.space if key.startswith("engine.")}
     words: list[str] = []
-    left = list(found.space)
+    command = None
+    spelled: set[str] = set()
     if run.engine == "vllm":
         settings = settings_of(run)
         if "gpu_memory_utilization" in settings:
             del settings["num_gpu_blocks"]
         elif "num_gpu_blocks" not in settings:
             settings.pop("enable_prefix_caching", None)
-        words = flags(settings, own)
-        spelled = {word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
-        left = [key for key in left if key.removeprefix("engine.") not in spelled]
-    return " ".join([*words, *(f"--set {key}={said(key, row[key])}" for key in left if row[key] is not None)])
+        about = run.cost.describe()
+        command = pasted or command_for(about)
+        said_there = said_in(command)
+        words = [*flags(settings, own).values()]
+        needed = flags(settings, {*own, *said_there})
+        changed = {key: word for key, word in needed.items() if said_there.get(key) != settings[key]}
+        spelled = {f"engine.{key}" for key in needed}
+        if hasattr(run.cost, "kv_blocks"):
+            changed = cost_flags(about, parse(command).costs()) | changed
+            spelled |= {f"cost.{key}" for key in COST.values() if key != "llm" and about[key] not in NOT_SPELLED}
+        command = rewritten(command, changed)
+    left = [key for key in found.space if key not in spelled and row[key] is not None]
+    return Spelled(command, words, [f"--set {key}={said(key, row[key])}" for key in left])
 
 
-def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+def _print(asked: tuning.Tuning, found: tuning.Tuned, spelled: Spelled | None) -> None:
     out = console()
     first = found.rows[0]
     run = run_of(asked.trial({}))
     for line in conditions(run):
         say(out, line)
+    note_unshared([run])
     failed = sum(row["error"] is not None for row in found.rows)
     said_failed = f", of which {failed:,} cannot be run" if failed else ""
     say(out, f"{len(found.rows) - 1:,} of {found.size:,} combinations tried{said_failed}")
@@ -142,18 +173,18 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> No
     }[asked.maximize]
     say(out, f"times in {times}; {meaning}")
     say(out, "front: no other combination tried is as good on all of these and better on one")
-    _say_recommended(asked, found, command)
+    _say_recommended(asked, found, spelled)
 
 
-def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, command: str | None) -> None:
+def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned, spelled: Spelled | None) -> None:
     out = console()
     row, first = found.recommended, found.rows[0]
     if not found.met:
         say(out, f"no combination tried meets {asked.slo} at the load as it is")
     if row is None:
         return
-    said_of = "recommended" if found.met else f"nearest, with the most {_nearest_by(asked, row)}"
-    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{command}")
+    said_of = "recommended" if found.met else f"most {_nearest_by(asked, row)}, though it misses"
+    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{spelled}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]
@@ -192,7 +223,8 @@ def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict
 
 def _mark(found: tuning.Tuned, row: Row) -> str:
     recommended = " *" if row["recommended"] else ""
-    return ("as it is" if row is found.rows[0] else "front") + recommended
+    names = ["as it is"] if row is found.rows[0] else []
+    return ", ".join([*names, "front"] if row["pareto"] else names) + recommended
 
 
 def _figure(column: str, row: Row) -> str:
