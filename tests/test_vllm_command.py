@@ -225,13 +225,13 @@ def test_models_of_hugging_face_by_their_names(name: str, known: tuple[str | Non
     [
         ("vllm serve M", {"max_num_seqs": "--max-num-seqs 4"}, "vllm serve M --max-num-seqs 4"),
         (
-            "A=1 vllm serve M --max_num_seqs=9 -tp 2 \\\n  --api-key 'se cret' > log 2>&1 & # mine",
+            "A=1 vllm serve M --max_num_seqs=9 -tp 2 \\\n  --api-key 'a b' > log 2>&1 & # mine",
             {
                 "max_num_seqs": "--max-num-seqs 4",
                 "tensor_parallel": "--tensor-parallel-size 1",
                 "watermark": "--watermark 0.1",
             },
-            "A=1 vllm serve M --max-num-seqs 4 --tensor-parallel-size 1 --api-key 'se cret' --watermark 0.1 > log 2>&1 &",
+            "A=1 vllm serve M --max-num-seqs 4 --tensor-parallel-size 1 --api-key 'a b' --watermark 0.1 > log 2>&1 &",
         ),
         (
             "vllm serve --enable-prefix-caching M --max-num-seqs 9 --max-num-seqs 8",
