@@ -299,9 +299,19 @@ def test_milliseconds_say_of_which_gpu_and_model_they_are(roofline: str, tmp_pat
     for name in ("run", "sweep", "capacity", "tune", "experiment"):
         done = call(*arguments(name, roofline, tmp_path), *command)
         assert "\nstep times: roofline, qwen3-32b on h100-sxm, tensor_parallel = 2\n" in f"\n{done.stdout}", name
-    compared = call("compare", roofline, *command).stdout.replace("\n", " ")
-    assert all(f" {said}," in f"{compared}," for said in ("llm = qwen3-32b", "gpu = h100-sxm", "tensor_parallel = 2"))
-    grid = ("sweep", roofline, "--grid", "cost.llm=qwen3-32b,llama-3.1-8b", "-o", str(tmp_path / "g"), "--jobs", "1")
+    compared = " ".join(call("compare", roofline, *command).stdout.split())
+    for said in ("llm = qwen3-32b", "gpu = h100-sxm", "tensor_parallel = 2"):
+        assert said in compared
+    grid = (
+        "sweep",
+        roofline,
+        "--grid",
+        "cost.llm=qwen3-32b,llama-3.1-8b",
+        "-o",
+        str(tmp_path / "g.parquet"),
+        "--jobs",
+        "1",
+    )
     assert call(*grid).stdout.startswith("step times: roofline, h100-sxm, tensor_parallel = 2\n")
     assert "step times" not in call("run", str(EXAMPLES / "vllm.toml")).stdout
 
