@@ -23,6 +23,8 @@ STATED = {
     "codellama-34b": 33.7,
     "llama-3.1-8b": 8.03,
     "llama-3.1-70b": 70.55,
+    "llama-3.3-70b": 70.55,
+    "qwen3-8b": 8.19,
     "llama-3.1-405b": 405.85,
     "yi-34b": 34.39,
     "mistral-7b": 7.24,

@@ -13,6 +13,7 @@ from batchlab.cli.main import cli
 from batchlab.errors import InputError
 
 OPTIONS = {"engines": "--policy", "settings": "--set", "from_command": "--from-command", "workload": "--workload"}
+EXAMPLES = Path(__file__).parents[1] / "examples"
 ONE = ("run", "sweep", "capacity", "tune", "experiment", "serve", "bench")
 SEVERAL = ("compare", "report")
 SLO = ("--slo", "ttft:p99<=10s")
@@ -127,8 +128,11 @@ def test_every_command_takes_its_settings_from_the_command(name: str, scenario: 
     assert other.exit_code == 0
     if name == "report":
         assert (tmp_path / "out").read_text() == page
-    else:
-        assert json.loads(done.stdout) == json.loads(other.stdout)
+        return
+    documents = [json.loads(one.stdout) for one in (done, other)]
+    if name == "tune":  # says the command that was pasted, or makes one
+        assert [document.pop("command")[:18] for document in documents] == ["vllm serve org/m -", "vllm serve MODEL -"]
+    assert documents[0] == documents[1]
 
 
 def json_of(name: str) -> list[str]:
@@ -215,15 +219,22 @@ def test_a_cost_of_model_and_gpu_is_that_of_the_command(roofline: str) -> None:
     has, told = facts(roofline, "vllm serve meta-llama/Meta-Llama-3.1-8B-Instruct -tp 2 --dtype auto")
     assert has["cost.llm"] == "llama-3.1-8b" and has["cost.tensor_parallel"] == 2
     assert "[cost]" not in told
+    has, told = facts(roofline, "vllm serve meta-llama/Llama-3.1-8B")  # vLLM's tensor-parallel size is 1
+    assert has["cost.tensor_parallel"] == 1
+    assert "not in the command, [cost] as vLLM has it: tensor_parallel = 1 instead of 2" in told
     has, told = facts(roofline, "vllm serve meta-llama/Llama-3.1-8B -tp 8", "--set", "cost.tensor_parallel=1")
     assert has["cost.tensor_parallel"] == 1 and "[cost]" not in told
 
 
 def test_what_a_cost_does_not_follow_names_both(roofline: str, tmp_path: Path) -> None:
+    shape = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
+    shape |= {"num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256}
+    (tmp_path / "config.json").write_text(json.dumps(shape))
+    Path(roofline).write_text(ROOFLINE.replace('"llama-3.1-8b"', '"config.json"'))
     has, told = facts(roofline, "vllm serve /models/mine --quantization bitsandbytes -tp 4")
-    assert has["cost.llm"] == "llama-3.1-8b" and has["cost.tensor_parallel"] == 4
+    assert has["cost.llm"] == "config.json" and has["cost.tensor_parallel"] == 4
     assert (
-        "the command says model '/models/mine', [cost] llm = llama-3.1-8b; "
+        "the command says model '/models/mine', [cost] llm = config.json; "
         "--quantization bitsandbytes, [cost] weight_dtype = bf16: times are of [cost]" in told
     )
     assert "--set cost.llm=PATH.json" in told
@@ -244,3 +255,72 @@ def test_the_share_of_memory_is_among_what_the_file_says(tmp_path: Path) -> None
     )
     _, told = facts(str(path), "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 4000")
     assert "gpu_memory_utilization" not in told
+
+
+def test_what_a_command_leaves_out_of_the_cost_is_as_vllm_has_it(roofline: str) -> None:
+    stored = 'tensor_parallel = 2\npipeline_parallel = 4\nweight_dtype = "fp8"\nkv_dtype = "fp8"\ndtype = "fp16"\n'
+    Path(roofline).write_text(ROOFLINE.replace("tensor_parallel = 2\n", stored))
+    has, told = facts(roofline, "vllm serve Qwen/Qwen3-32B --kv-cache-dtype auto")
+    assert has["cost.tensor_parallel"] == has["cost.pipeline_parallel"] == 1
+    assert has["cost.dtype"] == has["cost.weight_dtype"] == has["cost.kv_dtype"] == "bf16"
+    assert "weight_dtype = the model's own instead of fp8" in told and "pipeline_parallel = 1 instead of 4" in told
+    has, told = facts(roofline, "vllm serve Qwen/Qwen3-32B-FP8", "--set", "cost.tensor_parallel=8")
+    assert has["cost.tensor_parallel"] == 8 and has["cost.weight_dtype"] == "fp8"
+    assert "tensor_parallel = 1" not in told and "weight_dtype" not in told
+    has, told = facts(roofline, "vllm serve --max-num-seqs 4")  # names no model: the file's, as it stands there
+    assert has["cost.tensor_parallel"] == 2 and has["cost.kv_dtype"] == "fp8"
+
+
+def test_a_model_that_the_catalog_does_not_know_is_not_simulated_as_another(roofline: str) -> None:
+    done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-33B -tp 2")
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == (
+        "--from-command: model: 'Qwen/Qwen3-33B': not in the catalog (did you mean 'qwen3-32b'?): --set "
+        "cost.llm=PATH/config.json for its own, or --set cost.llm=NAME to use another's shape on purpose "
+        "(`batchlab catalog` lists them)"
+    )
+    has, _ = facts(roofline, "vllm serve Qwen/Qwen3-33B -tp 4", "--set", "cost.llm=qwen3-32b")
+    assert has["cost.llm"] == "qwen3-32b" and has["cost.tensor_parallel"] == 4
+
+
+@pytest.mark.parametrize("key", ["max_num_seqs", "max_num_batched_tokens"])
+def test_a_limit_that_nobody_says_is_the_commands_to_say(key: str, roofline: str) -> None:
+    Path(roofline).write_text(re.sub(f"\n{key} = .*", "", ROOFLINE))
+    flag = f"--{key.replace('_', '-')}"
+    done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-32B -tp 2")
+    said = f"--from-command: {flag}: vLLM's default depends on the GPU: add {flag} N to the command"
+    assert isinstance(done.exception, InputError) and str(done.exception) == said
+    done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-32B -tp 2", "--set", f"engine.{key}=64")
+    assert done.exit_code == 0
+
+
+def test_milliseconds_say_of_which_gpu_and_model_they_are(roofline: str, tmp_path: Path) -> None:
+    command = ("--from-command", "vllm serve Qwen/Qwen3-32B -tp 2")
+    for name in ("run", "sweep", "capacity", "tune", "experiment"):
+        done = call(*arguments(name, roofline, tmp_path), *command)
+        assert "\nstep times: roofline, qwen3-32b on h100-sxm, tensor_parallel = 2\n" in f"\n{done.stdout}", name
+    compared = " ".join(call("compare", roofline, *command).stdout.split())
+    for said in ("llm = qwen3-32b", "gpu = h100-sxm", "tensor_parallel = 2"):
+        assert said in compared
+    grid = (
+        "sweep",
+        roofline,
+        "--grid",
+        "cost.llm=qwen3-32b,llama-3.1-8b",
+        "-o",
+        str(tmp_path / "g.parquet"),
+        "--jobs",
+        "1",
+    )
+    assert call(*grid).stdout.startswith("step times: roofline, h100-sxm, tensor_parallel = 2\n")
+    assert "step times" not in call("run", str(EXAMPLES / "vllm.toml")).stdout
+
+
+def test_a_prefix_cache_that_can_find_nothing_is_said_once(roofline: str) -> None:
+    said = "prompts share no tokens: prefix caching finds only what preempted requests left behind"
+    cached = ("--set", "engine.enable_prefix_caching=true", "--set", "engine.num_gpu_blocks=500")
+    for name in ("run", "compare"):
+        assert call(name, roofline, *cached).stderr.count(said) == 1
+        assert said not in call(name, roofline).stderr
+        shared = call(name, roofline, *cached, "--set", "workload.generate.shared_prefix=32")
+        assert shared.exit_code == 0 and said not in shared.stderr

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from batchlab.catalog import llm_names
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.vllm_command import known_as, parse
+from batchlab.vllm_flags import command_for, rewritten
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -64,7 +66,7 @@ def test_blocks_that_the_scenario_says_are_blocks_to_cache_in(tmp_path: Path) ->
 
 
 def test_the_share_of_memory_counts_only_where_the_cost_model_knows_the_gpu() -> None:
-    text = "vllm serve M --max-num-seqs 64 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.5"
+    text = "vllm serve llama-3.1-8b --max-num-seqs 64 --max-num-batched-tokens 2048 --gpu-memory-utilization 0.5"
     assert parse(text, knows_memory=True).settings["gpu_memory_utilization"] == 0.5
     assert parse(text, knows_memory=True).settings["enable_prefix_caching"] is True
     ignored = parse(text)
@@ -159,6 +161,18 @@ PASTED = {
         {"llm": "google/m"},
         [],
     ),
+    "without graphs": (
+        "vllm serve m -cc.cudagraph_mode=NONE -cc.mode=3 --compilation-config.max_cudagraph_capture_size 8",
+        {},
+        {"llm": "m"},
+        ["--compilation-config.cudagraph_mode=NONE"],
+    ),
+    "without graphs, in JSON": (
+        'vllm serve m -cc \'{"cudagraph_mode": "none"}\'',
+        {},
+        {"llm": "m"},
+        ["--compilation-config.cudagraph_mode=NONE"],
+    ),
     "module": (
         "python3 -m vllm.entrypoints.openai.api_server --model=/models/x --tensor-parallel-size 4 "
         "--pipeline-parallel-size 2 --dtype auto --max-num-seqs 1K",
@@ -204,3 +218,38 @@ def test_a_switch_of_an_old_vllm_with_a_value_is_not_read_as_on() -> None:
 )
 def test_models_of_hugging_face_by_their_names(name: str, known: tuple[str | None, str | None]) -> None:
     assert known_as(name) == known
+
+
+@pytest.mark.parametrize(
+    ("command", "changed", "new"),
+    [
+        ("vllm serve M", {"max_num_seqs": "--max-num-seqs 4"}, "vllm serve M --max-num-seqs 4"),
+        (
+            "A=1 vllm serve M --max_num_seqs=9 -tp 2 \\\n  --api-key 'a b' > log 2>&1 & # mine",
+            {
+                "max_num_seqs": "--max-num-seqs 4",
+                "tensor_parallel": "--tensor-parallel-size 1",
+                "watermark": "--watermark 0.1",
+            },
+            "A=1 vllm serve M --max-num-seqs 4 --tensor-parallel-size 1 --api-key 'a b' --watermark 0.1 > log 2>&1 &",
+        ),
+        (
+            "vllm serve --enable-prefix-caching M --max-num-seqs 9 --max-num-seqs 8",
+            {"enable_prefix_caching": "--no-enable-prefix-caching", "max_num_seqs": "--max-num-seqs 4"},
+            "vllm serve --no-enable-prefix-caching M --max-num-seqs 4",
+        ),
+        (
+            "python -m vllm.entrypoints.openai.api_server --model=M --long-prefill-token-threshold 8 --enable-lora",
+            {"long_prefill_token_threshold": "--long-prefill-token-threshold 16"},
+            "python -m vllm.entrypoints.openai.api_server --model=M --long-prefill-token-threshold 16 --enable-lora",
+        ),
+    ],
+)
+def test_flags_are_replaced_where_they_stand(command: str, changed: dict[str, str], new: str) -> None:
+    assert rewritten(command, changed) == new
+
+
+@pytest.mark.parametrize("name", llm_names())
+def test_a_command_made_for_a_model_names_that_model(name: str) -> None:
+    words = command_for({"llm": name}).split()
+    assert words[:2] == ["vllm", "serve"] and known_as(words[2])[0] == name

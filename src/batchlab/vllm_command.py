@@ -2,15 +2,12 @@
 
 import re
 import shlex
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
-from batchlab.policies.vllm import Vllm
-from batchlab.settings import LimitSettings, parameters
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -56,6 +53,7 @@ MATTERS = (
     *("config", "speculative-config", "data-parallel-size", "enable-expert-parallel", "decode-context-parallel-size"),
     *("kv-transfer-config", "kv-offloading-size", "kv-cache-memory-bytes", "cpu-offload-gb", "enforce-eager"),
     *("max-num-partial-prefills", "max-long-partial-prefills", "enable-lora", "runner", "scheduler-cls"),
+    "compilation-config.cudagraph_mode=NONE",
 )
 """Flags that are not modelled although they change who runs when, how long steps take or how many blocks there are."""
 DTYPES = {
@@ -69,7 +67,10 @@ DTYPES = {
 """What vLLM's flags and the names of models call a kind of number, as [cost] does."""
 FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}")
 """Parts of a model's name that say nothing of its shape."""
+NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
+"""Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
+CONTINUATION = re.compile(r"\\[ \t]*\r?\n")
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
 
@@ -109,7 +110,8 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     serve = words.pop(0) if words[0] == "serve" else None
     while words:
         word, equals, value = words.pop(0).partition("=")
-        word = SHORT.get(word, word) + equals + value
+        head, dot, member = word.partition(".")
+        word = SHORT.get(head, head) + dot + member + equals + value
         if re.match("--?[A-Za-z]", word):
             _flag(word, words, settings, cost, unknown)
         elif serve is not None:
@@ -124,7 +126,7 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
         settings.pop("enable_prefix_caching", None)
         del usual["enable_prefix_caching"]
     usual = {key: value for key, value in usual.items() if key not in settings}
-    matters = [flag for flag in unknown if flag.removeprefix("--").partition(".")[0] in MATTERS]
+    matters = [flag for flag in unknown if {own := flag.removeprefix("--"), own.partition(".")[0]} & {*MATTERS}]
     unknown = [flag for flag in unknown if flag not in matters]
     return Command(settings | usual, cost, list(usual), unknown, matters)
 
@@ -132,7 +134,7 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
 def _words(text: str) -> list[str]:
     """The command's words from `serve` on, or from the first flag."""
     try:
-        words = shlex.split(re.sub(r"\\[ \t]*\r?\n", " ", text), comments=True)
+        words = shlex.split(CONTINUATION.sub(" ", text), comments=True)
     except ValueError as error:
         raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
     if "serve" in words:
@@ -154,23 +156,6 @@ def known_as(model: str) -> tuple[str | None, str | None]:
             if all(part in DTYPES or FORM.fullmatch(part) for part in parts):
                 return name, stored[-1] if stored else None
     return None, None
-
-
-def flags(settings: Mapping[str, Any], named: Collection[str]) -> list[str]:
-    """Settings of [engine] as flags of `vllm serve`: what `parse` reads back as these settings.
-
-    named: those to write in any case. Of the others only what is not as vLLM has it. Settings without a flag are left
-    out.
-    """
-    spelled = {own: flag for flag, own in (WHOLE | SWITCHES).items()} | {own.replace("-", "_"): own for own in OTHERS}
-    usual = {**{key: p.default for key, p in parameters(Vllm).items()}, **LimitSettings().model_dump(), **DEFAULTS}
-    words = []
-    for key, flag in spelled.items():
-        value = settings.get(key)
-        if value is None or (key not in named and value == usual.get(key)):
-            continue
-        words.append(f"--{'' if value else 'no-'}{flag}" if key in SWITCHES.values() else f"--{flag} {value}")
-    return words
 
 
 def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:
@@ -202,6 +187,8 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str,
             settings[flag.replace("-", "_")] = OTHERS[flag](value)
         except ValueError as error:
             raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
+    elif flag.startswith("compilation-config") and NO_GRAPHS.search(f"{flag}={value}"):
+        unknown.append("--compilation-config.cudagraph_mode=NONE")
     else:
         like = "" if flag in MATTERS else nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))
         unknown.append(f"--{flag}{like}")

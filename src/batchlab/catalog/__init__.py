@@ -1,5 +1,6 @@
 """GPUs and language models by name. The data is in gpus.toml and llms.toml, each entry with its origin."""
 
+import re
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -57,6 +58,17 @@ def find_llm(name: str, place: str = "cost.llm") -> Llm:
 def origin_of_llm(name: str) -> str:
     """Where a model's numbers are from."""
     return str(_read("llms.toml")[name]["origin"])
+
+
+def alike_llm(name: str) -> str:
+    """What a message says of the model most like one that is not there; empty if none is."""
+    return _like(name, llm_names())
+
+
+def repository_of_llm(name: str) -> str | None:
+    """The repository on Hugging Face that a model's numbers are from, if they are from one."""
+    found = re.search(r"config\.json of ([\w.-]+/[\w.-]+)", _read("llms.toml").get(name, {}).get("origin", ""))
+    return None if found is None else found[1]
 
 
 def _entry(file: str, name: str, place: str, kind: str, other: str) -> dict[str, Any]:

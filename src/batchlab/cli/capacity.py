@@ -9,7 +9,7 @@ from rich.console import Console
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
-from batchlab.cli.large import conditions, milliseconds
+from batchlab.cli.large import conditions, milliseconds, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, scenario_options
@@ -85,6 +85,7 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     per = "s" if unit == "ns" else unit
     for line in conditions(found.run):
         say(out, line)
+    note_unshared([found.run])
     answer = found.answer
     if answer.sample.scaled:
         own = f"{answer.sample.rate:,.3g} {found.of}/{per}"

@@ -45,6 +45,10 @@ def compare(
     remarks = dict.fromkeys(line for variant in plan.variants for line in cost_remarks(variant.run))
     for line in (*plan.notes, *comparing.warnings(plan.variants), *remarks):
         note(line)
+    if not all(variant.run.inline for variant in plan.variants):
+        from batchlab.cli.large import note_unshared
+
+        note_unshared(variant.run for variant in plan.variants)
     if not all(outcome.finished for outcome in outcomes):
         sys.exit(1)
 

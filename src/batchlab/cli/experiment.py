@@ -10,6 +10,7 @@ from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
+from batchlab.cli.sweep import say_step_times
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.compare import said
 from batchlab.errors import InputError
@@ -108,6 +109,7 @@ def experiment(
         print_json({**document, "runs": [asdict(row) for row in rows], "reading": readings})
         return
     out = console()
+    say_step_times(trial.with_settings({key: varied[key][0]}), varied)
     out.print(_table(rows, key, slo))
     times, rates = ("ms", "s") if rows[0].unit == "ns" else (f"{rows[0].unit}s", rows[0].unit)
     say(out, f"times in {times}, rates per {rates}; short: prompts up to {short:,} tokens")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from batchlab import costs, policies
+from batchlab.catalog import alike_llm
 from batchlab.cli.notes import note
 from batchlab.cli.tables import KV_SETTINGS
 from batchlab.compare import said
@@ -19,22 +20,28 @@ FLAGS = {own: flag for flag, own in COST.items()}
 
 
 def overrides_of(
-    command: str, scenario: str, own: Mapping[str, Any], given: Collection[str], names: Sequence[str]
+    command: str,
+    scenario: str,
+    own: Mapping[str, Any],
+    given: Collection[str],
+    names: Sequence[str],
+    varied: Collection[str] = (),
 ) -> dict[str, Any]:
     """Values by dotted key, for [engine] and for a [cost] that computes step times from model and GPUs.
 
     own: what --set says. given: all keys that other options give values; they go before the command. names: the
-    policies that will run. Raises InputError.
+    policies that will run. varied: keys that other runs will have other values of. Raises InputError.
     """
     document, _ = read_toml(scenario)
     override(document, own)
     engine = document.get("engine")
     engine = engine if isinstance(engine, dict) else {}
     folder = Path(scenario).parent
-    has_blocks = bool(MEMORY & {*engine, *(key.removeprefix("engine.") for key in given)})
+    has_blocks = bool(MEMORY & {*engine, *(key.removeprefix("engine.") for key in (*given, *varied))})
     cost_class = _cost_class(document, folder)
     found = parse(command, hasattr(cost_class, "kv_blocks"), has_blocks)
-    changed = _costs(found, document, folder, cost_class, given)
+    _refuse_open(found, engine, {*given, *varied}, names)
+    changed = _costs(found, document, folder, cost_class, given, varied)
     classes = _classes(names)
     known = {name for policy in classes for name in policies.settings_of(policy)} if classes else {*found.settings}
     settings = {key: value for key, value in found.settings.items() if key in known and f"engine.{key}" not in given}
@@ -70,19 +77,37 @@ def _classes(names: Sequence[str]) -> list[type[Any]]:
 
 
 def _costs(
-    found: Command, document: dict[str, Any], folder: Path, cost_class: type[Any] | None, given: Collection[str]
+    found: Command,
+    document: dict[str, Any],
+    folder: Path,
+    cost_class: type[Any] | None,
+    given: Collection[str],
+    varied: Collection[str],
 ) -> dict[str, Any]:
-    """What the command changes in [cost], which is nothing where step times were measured."""
+    """What the command changes in [cost], which is nothing where step times were measured. Raises InputError."""
     section = document.get("cost")
     if not found.cost or cost_class is None or not isinstance(section, dict):
         return {}
     takes = parameters(cost_class) if hasattr(cost_class, "kv_blocks") and "from" not in section else {}
     values = {key: value for key, value in found.costs().items() if f"cost.{key}" not in given}
+    follows = "llm" in takes and "llm" in found.cost and ("llm" in values or "cost.llm" in given)
+    if "llm" in takes and "llm" in found.cost and not follows and "cost.llm" not in varied:
+        _refuse_unknown(found.cost["llm"], section)
     taken = {key: value for key, value in values.items() if key in takes and section.get(key) != value}
     if taken:
         before = {key: f" instead of {section[key]}" if key in section else "" for key in taken}
         note(f"[cost] takes from the command: {', '.join(f'{key} = {taken[key]}{before[key]}' for key in taken)}")
-    changed = {f"cost.{key}": value for key, value in taken.items()}
+    left_out = {key: takes[key].default for key in COST.values() if follows and key not in found.cost and key != "llm"}
+    usual = {
+        key: value
+        for key, value in left_out.items()
+        if section.get(key, value) != value and f"cost.{key}" not in given and key not in values
+    }
+    if usual:
+        own = {key: "the model's own" if value is None else value for key, value in usual.items()}
+        said_of = ", ".join(f"{key} = {own[key]} instead of {section[key]}" for key in own)
+        note(f"not in the command, [cost] as vLLM has it: {said_of}")
+    changed = {f"cost.{key}": value for key, value in (taken | usual).items()}
     try:
         override(document, changed)
         has = cost_of(document, folder).describe()
@@ -92,6 +117,30 @@ def _costs(
     if left:
         _note_contradictions({key: found.cost[key] for key in left}, has)
     return changed
+
+
+def _refuse_unknown(model: str, section: Mapping[str, Any]) -> None:
+    """Step times of another model with this command's GPUs are of nothing that anybody runs; a config.json that the
+    file names may well be this model's. Raises InputError."""
+    if str(section.get("llm", "")).endswith(".json"):
+        return
+    raise InputError(
+        "--from-command",
+        "model",
+        model,
+        f"not in the catalog{alike_llm(model)}: --set cost.llm=PATH/config.json for its own, or --set cost.llm=NAME "
+        "to use another's shape on purpose (`batchlab catalog` lists them)",
+    )
+
+
+def _refuse_open(found: Command, engine: Mapping[str, Any], given: Collection[str], names: Sequence[str]) -> None:
+    """vLLM has these by the GPU where the command does not say them. Raises InputError."""
+    for key in ("max_num_seqs", "max_num_batched_tokens"):
+        if [*names] == ["vllm"] and not {key, f"engine.{key}"} & {*found.settings, *engine, *given}:
+            flag = f"--{key.replace('_', '-')}"
+            raise InputError(
+                "--from-command", flag, None, f"vLLM's default depends on the GPU: add {flag} N to the command"
+            )
 
 
 def _note_contradictions(left: Mapping[str, str], has: Mapping[str, Any]) -> None:

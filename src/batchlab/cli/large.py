@@ -1,15 +1,18 @@
 """What `run` prints for a workload file: figures instead of every iteration and every request."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from batchlab.cli.notes import note
 from batchlab.cli.sparks import print_over_time, print_spread
 from batchlab.cli.tables import console, print_folded, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
-from batchlab.clients.describe import starts
+from batchlab.clients.describe import shared_tokens, starts
+from batchlab.clients.request import Request
+from batchlab.costs.base import CostModel
 from batchlab.errors import one_line
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
@@ -61,17 +64,36 @@ def print_large_run(
 
 def conditions(run: Run) -> list[str]:
     """What runs at several rates have in common: the policy, model and GPU or other step times, and the requests."""
-    about = run.cost.describe()
-    named = [about["model"]]
-    if about.get("llm") is None:
+    lines = [settings_line(run), step_times(run.cost)]
+    if isinstance(run.requests, Columns) and run.requests.origin is not None:
+        lines.append(run.requests.origin.lines()[0])
+    return [one_line(line) for line in lines]
+
+
+def step_times(cost: CostModel, varied: Collection[str] = ()) -> str:
+    """Of which GPU and model step times are, or what else they come from. varied: keys that are not the same in all."""
+    about = {key: value for key, value in cost.describe().items() if f"cost.{key}" not in varied}
+    named = [about["model"]] if "model" in about else []
+    if about.get("llm") is None and about.get("gpu") is None:
         named += [f"{key} = {value}" for key, value in about.items() if key != "model" and not isinstance(value, list)]
     else:
         named.append(" on ".join(about[key] for key in ("llm", "gpu") if about.get(key) is not None))
         named += [f"{key} = {about[key]}" for key in ("tensor_parallel", "pipeline_parallel") if about.get(key, 1) > 1]
-    lines = [settings_line(run), f"step times: {', '.join(named)}"]
-    if isinstance(run.requests, Columns) and run.requests.origin is not None:
-        lines.append(run.requests.origin.lines()[0])
-    return [one_line(line) for line in lines]
+    return one_line(f"step times: {', '.join(named)}")
+
+
+def note_unshared(runs: Iterable[Run]) -> None:
+    """Say once that a prefix cache can find nothing in the load but what a preempted request left behind."""
+    if any(run.limits.enable_prefix_caching and _unshared(run.requests) for run in runs):
+        note("prompts share no tokens: prefix caching finds only what preempted requests left behind")
+
+
+def _unshared(requests: Sequence[Request]) -> bool:
+    """Whether no two of many requests have a token in common."""
+    if not isinstance(requests, Columns) or requests.identities is not None:
+        return False
+    shared = shared_tokens(requests)
+    return shared is None or not shared["tokens"]
 
 
 def workload_lines(run: Run) -> list[str]:

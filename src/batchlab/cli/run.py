@@ -112,6 +112,10 @@ def run(
             print_answers(documents[-1].get("answers"), one.cost.unit)
         for remark in cost_remarks(one):
             note(remark)
+    if not all(one.inline for one in loaded.runs):
+        from batchlab.cli.large import note_unshared
+
+        note_unshared(loaded.runs)
     if as_json:
         print_json({"scenario": loaded.name, "runs": documents})
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
@@ -188,9 +192,15 @@ def _print(run: Run, seen: _Seen, title: str) -> None:
     if run.inline:
         print_run(seen.result, seen.timeline, settings_line(run), title)
     else:
-        from batchlab.cli.large import print_large_run, unsent_lines, workload_lines  # numpy takes time to import
+        from batchlab.cli.large import (  # numpy takes time to import
+            print_large_run,
+            step_times,
+            unsent_lines,
+            workload_lines,
+        )
 
-        workload = [*workload_lines(run), *unsent_lines(run, seen.result)]
+        told = [step_times(run.cost)] if run.cost.unit == "ns" else []
+        workload = [*told, *workload_lines(run), *unsent_lines(run, seen.result)]
         print_large_run(seen.result, settings_line(run), workload, title, seen.strip)
 
 

@@ -54,10 +54,13 @@ class Changes:
         own |= {key: value for key, value in (shorts or {}).items() if value is not None}
         return self._commanded(scenario, own, own, self.names) | own
 
-    def fixed(self, scenario: str, varied: Collection[str] = (), option: str = "") -> dict[str, Any]:
+    def fixed(
+        self, scenario: str, varied: Collection[str] = (), option: str = "", baseline: bool = False
+    ) -> dict[str, Any]:
         """Values by dotted key that all runs of a trial have, `engine.policy` among them.
 
         varied: keys that `option` gives several values of; they go before the command, and --set may not have them.
+        baseline: whether there is a run of the command as it is too, which needs the command's values of these keys.
         Raises InputError.
         """
         own = dict(map(parse_setting, self.settings))
@@ -68,7 +71,8 @@ class Changes:
                 given, value = ("--policy", self.policies[0]) if key not in own else (f"--set {key}", own[key])
                 raise InputError(given, None, value, f"{option} has this key too")
         policy = {POLICY: self.names[0]} if self.names else {}
-        return self._commanded(scenario, own, {*own, *varied}, self.names) | own | policy
+        before = own if baseline else {*own, *varied}
+        return self._commanded(scenario, own, before, self.names, varied) | own | policy
 
     def variants(
         self, scenario: str, shorts: Mapping[str, str | None] | None = None
@@ -87,12 +91,17 @@ class Changes:
         return {key: [value] for key, value in of_command.items()} | own, names
 
     def _commanded(
-        self, scenario: str, own: Mapping[str, Any], given: Collection[str], names: list[str]
+        self,
+        scenario: str,
+        own: Mapping[str, Any],
+        given: Collection[str],
+        names: list[str],
+        varied: Collection[str] = (),
     ) -> dict[str, Any]:
         """What the command says and the other options do not."""
         if self.command is None:
             return {}
-        found = overrides_of(self.command, scenario, own, given, names or [str(own[POLICY])])
+        found = overrides_of(self.command, scenario, own, given, names or [str(own[POLICY])], varied)
         self.of_command |= found.keys()
         return found
 

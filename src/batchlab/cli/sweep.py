@@ -1,6 +1,7 @@
 """batchlab sweep."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
+from batchlab.cli.large import step_times
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
@@ -18,7 +20,8 @@ from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
-from batchlab.plan.trial import REMARKS, Row
+from batchlab.plan.trial import REMARKS, Row, Trial, document_of
+from batchlab.scenario import cost_of
 from batchlab.units import NS_IN_MS
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
@@ -81,6 +84,7 @@ def sweep(
     if as_json:
         print_json({**sweeping.about(asked), "rows": rows})
     else:
+        say_step_times(asked.trial({key: some[0] for key, some in values.items()}), values)
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)
     note_remarks(rows)
@@ -94,6 +98,16 @@ def note_remarks(rows: list[Row]) -> None:
     told = [row[REMARKS] for row in rows if row.get(REMARKS)]
     if told:
         note(f"in {len(told):,} of {len(rows):,} runs, as in the first of them: {told[0]}")
+
+
+def say_step_times(trial: Trial, varied: Collection[str]) -> None:
+    """Of which GPU and model milliseconds are; nothing where that is wrong, which each run says."""
+    try:
+        cost = cost_of(document_of(trial), Path(trial.scenario).parent)
+    except InputError:
+        return
+    if cost.unit == "ns":
+        say(console(), step_times(cost, varied))
 
 
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:

@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.documents import print_json
-from batchlab.cli.large import conditions
+from batchlab.cli.large import conditions, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
@@ -20,6 +20,7 @@ from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
 from batchlab.plan.pool import cores
+from batchlab.plan.recommend import spelled
 from batchlab.plan.space import range_of
 from batchlab.plan.trial import Row, run_of
 from batchlab.units import NS_IN_MS
@@ -75,8 +76,9 @@ def tune(
     kept in FILE.journal: the same command goes on where a killed one was. Exits with 1 if nothing meets the objectives.
     """
     values = parse_values([range_of(one).partition("=") for one in space], "--space")
-    overrides = changes.fixed(scenario, values, "--space")
-    asked = tuning.Tuning(scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed)
+    overrides = changes.fixed(scenario, values, "--space", baseline=True)
+    given = scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed
+    asked = tuning.Tuning(*given, changes.command)
     with counted_bar("tune") as done:
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
     if as_json:
@@ -96,6 +98,7 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     run = run_of(asked.trial({}))
     for line in conditions(run):
         say(out, line)
+    note_unshared([run])
     failed = sum(row["error"] is not None for row in found.rows)
     said_failed = f", of which {failed:,} cannot be run" if failed else ""
     say(out, f"{len(found.rows) - 1:,} of {found.size:,} combinations tried{said_failed}")
@@ -126,8 +129,8 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
         say(out, f"no combination tried meets {asked.slo} at the load as it is")
     if row is None:
         return
-    said_of = "recommended" if found.met else f"nearest, with the most {_nearest_by(asked, row)}"
-    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{tuning.command(asked, found)}")
+    said_of = "recommended" if found.met else f"most {_nearest_by(asked, row)}, though it misses"
+    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{spelled(asked, found)}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]
@@ -162,7 +165,8 @@ def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict
 
 def _mark(found: tuning.Tuned, row: Row) -> str:
     recommended = " *" if row["recommended"] else ""
-    return ("as it is" if row is found.rows[0] else "front") + recommended
+    names = ["as it is"] if row is found.rows[0] else []
+    return ", ".join([*names, "front"] if row["pareto"] else names) + recommended
 
 
 def _figure(column: str, row: Row) -> str:

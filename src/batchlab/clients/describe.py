@@ -39,7 +39,7 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
         "prompt": _lengths(columns.prompt),
         "output": _lengths(columns.output),
         "prompt_to_output": float(columns.prompt.sum() / columns.output.sum()),
-        "shared": _shared(columns),
+        "shared": shared_tokens(columns),
         "classes": _classes(columns),
     }
     if columns.origin is not None:
@@ -83,7 +83,7 @@ def _peak_per_minute(arrival: Integers) -> int:
     return int((ends - np.arange(len(arrival))).max())
 
 
-def _shared(columns: Columns) -> dict[str, Any] | None:
+def shared_tokens(columns: Columns) -> dict[str, Any] | None:
     """Prompt tokens that an earlier request had already, as an unbounded prefix cache would find; None if unknown."""
     if columns.hashes is not None:
         return _shared_hashes(*columns.hashes, columns.prompt)

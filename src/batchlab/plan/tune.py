@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from batchlab.compare import said
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import pool
 from batchlab.plan.capacity import check_rate, few, rate_of
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.propose import Proposer, Settings
+from batchlab.plan.recommend import spelled
 from batchlab.plan.space import Space, default_space
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.table import check_output, described, write
@@ -36,7 +36,6 @@ from batchlab.plan.trial import (
     settings_of,
 )
 from batchlab.simulate import Run
-from batchlab.vllm_command import flags
 
 BATCH = 8
 MOST_TRIALS = 10_000
@@ -59,7 +58,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What to run. space: values by dotted key; empty for `default_space`. The rest as in `Sweep`."""
+    """What to run. space: values by dotted key; empty for `default_space`. pasted: the `vllm serve` command that the
+    overrides are from, if they are. The rest as in `Sweep`.
+    """
 
     scenario: str
     slo: str
@@ -70,6 +71,7 @@ class Tuning:
     maximize: str = "capacity"
     trials: int = 50
     seed: int = 0
+    pasted: str | None = None
 
     def trial(self, settings: Mapping[str, Any]) -> Trial:
         """The run of one combination."""
@@ -86,7 +88,7 @@ class Tuning:
 
     def digest(self) -> str:
         """Of everything that decides the rows."""
-        rest = {key: value for key, value in vars(self).items() if key not in ("scenario", "workload")}
+        rest = {key: value for key, value in vars(self).items() if key not in ("scenario", "workload", "pasted")}
         optimiser = Proposer.version()
         return digest_of(self.scenario, self.workload, {**rest, "space": list(self.space.items()), "by": optimiser})
 
@@ -166,27 +168,6 @@ def _check_rate(trial: Trial) -> None:
         raise InputError(error.file, error.place, error.value, f"{error.expected}; or --maximize throughput") from None
 
 
-def command(asked: Tuning, found: Tuned) -> str | None:
-    """The recommended settings as flags of `vllm serve`, and what has no flag as options of ours."""
-    row = found.recommended
-    if row is None:
-        return None
-    run = run_of(asked.trial({} if row is found.rows[0] else {key: row[key] for key in found.space}))
-    own = {key.removeprefix("engine."): key for key in found.space if key.startswith("engine.")}
-    words: list[str] = []
-    left = list(found.space)
-    if run.engine == "vllm":
-        settings = settings_of(run)
-        if "gpu_memory_utilization" in settings:
-            del settings["num_gpu_blocks"]
-        elif "num_gpu_blocks" not in settings:
-            settings.pop("enable_prefix_caching", None)
-        words = flags(settings, own)
-        spelled = {word.split()[0].removeprefix("--").removeprefix("no-").replace("-", "_") for word in words}
-        left = [key for key in left if key.removeprefix("engine.") not in spelled]
-    return " ".join([*words, *(f"--set {key}={said(key, row[key])}" for key in left if row[key] is not None)])
-
-
 def caveats(asked: Tuning, found: Tuned) -> list[str]:
     """What makes the recommendation uncertain, in words."""
     row = found.recommended
@@ -198,6 +179,7 @@ def caveats(asked: Tuning, found: Tuned) -> list[str]:
 
 def about(tuning: Tuning, found: Tuned) -> dict[str, Any]:
     """What the rows are of, and what follows from them: for the metadata of their file, and for JSON."""
+    typed = spelled(tuning, found)
     more = {
         "settings": dict(tuning.overrides),
         "varied": list(found.space),
@@ -207,7 +189,8 @@ def about(tuning: Tuning, found: Tuned) -> dict[str, Any]:
         "trials": tuning.trials,
         "seed": tuning.seed,
         **common(run_of(tuning.trial({})), found.space),
-        "flags": command(tuning, found),
+        "flags": None if typed is None else typed.changes,
+        "command": None if typed is None else typed.command,
         "met": found.met,
         "caveats": caveats(tuning, found),
     }

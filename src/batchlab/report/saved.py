@@ -23,7 +23,7 @@ GAIN = "output_token_rate"
 MOST_ROWS = 20_000
 TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
-OWN = ("objectives", "axes", "slo", "varied", "flags", "met", "caveats")
+OWN = ("objectives", "axes", "slo", "varied", "flags", "command", "met", "caveats")
 """Of a table's metadata, what the page tells beside its settings."""
 MOST_CHARS = 200
 """Of a setting's value."""
@@ -93,7 +93,9 @@ def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str
         "change": change.replace("-", "−"),
         "own": row is rows[0],
         "met": bool(row.get("met")),
-        "flags": one_line(about["flags"]) if about.get("flags") not in (None, "null") else "",
+        "flags": next(
+            (one_line(about[key]) for key in ("command", "flags") if about.get(key) not in (None, "null")), ""
+        ),
         "caveats": [one_line(str(text)) for text in caveats] if isinstance(caveats, list) else [],
     }
 

@@ -1,0 +1,105 @@
+"""Settings as flags of `vllm serve`, by themselves or in a command that somebody pasted."""
+
+import re
+import shlex
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from batchlab import catalog
+from batchlab.policies.vllm import Vllm
+from batchlab.settings import LimitSettings, parameters
+from batchlab.vllm_command import CONTINUATION, COST, DEFAULTS, OTHERS, SHORT, SWITCHES, WHOLE, known_as, parse
+
+KEYS = WHOLE | SWITCHES | COST | {flag: flag.replace("-", "_") for flag in OTHERS}
+"""Every flag that says a setting, and that setting's own name in [engine] or [cost]."""
+SPELLED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int4": "awq", "mxfp4": "mxfp4"}
+"""A kind of number as a flag of vLLM."""
+NOT_SPELLED = ("int8",)
+"""Kinds that no flag says: they are as the weights were downloaded."""
+WORD = re.compile(r"""(?:[^\s"'\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
+OPERATOR = re.compile(r"\d*[<>|&;]")
+"""What ends a command in a shell's line."""
+FLAG = re.compile("--?[A-Za-z]")
+
+
+def flags(settings: Mapping[str, Any], named: Collection[str]) -> dict[str, str]:
+    """Settings of [engine], each as a flag of `vllm serve`: what `parse` reads back as these settings.
+
+    named: those to write in any case. Of the others only what is not as vLLM has it. Settings without a flag are left
+    out.
+    """
+    usual = {**{key: p.default for key, p in parameters(Vllm).items()}, **LimitSettings().model_dump(), **DEFAULTS}
+    words = {}
+    for flag, key in KEYS.items():
+        value = settings.get(key)
+        if flag in COST or value is None or (key not in named and value == usual.get(key)):
+            continue
+        words[key] = f"--{'' if value else 'no-'}{flag}" if flag in SWITCHES else f"--{flag} {value}"
+    return words
+
+
+def cost_flags(about: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, str]:
+    """What a cost model of GPU and model has, each as a flag, where a command does not say so itself.
+
+    about: its settings as they hold. said: those that a command gives (see `Command.costs`).
+    """
+    dtype = said.get("dtype", "bf16")
+    stored = None
+    if about["llm"] in catalog.llm_names():
+        stored = catalog.find_llm(about["llm"]).weight_dtype
+    usual = {"tensor_parallel": 1, "pipeline_parallel": 1, "dtype": dtype, "kv_dtype": about["dtype"]}
+    has = {**usual, "weight_dtype": stored or about["dtype"], **said}
+    words = {}
+    for flag, key in COST.items():
+        value = about[key]
+        if key != "llm" and value != has[key] and value not in NOT_SPELLED:
+            words[key] = f"--{flag} {SPELLED.get(value, value)}"
+    return words
+
+
+def command_for(about: Mapping[str, Any]) -> str:
+    """`vllm serve` with the model of a cost model, under Hugging Face's name where the catalog has that."""
+    llm = about.get("llm")
+    if llm not in catalog.llm_names():
+        return "vllm serve MODEL"
+    repository = catalog.repository_of_llm(llm)
+    return f"vllm serve {repository if repository and known_as(repository)[0] == llm else llm}"
+
+
+def said_in(command: str) -> dict[str, Any]:
+    """The settings of [engine] that a command says itself."""
+    found = parse(command, knows_memory=True, has_blocks=True)
+    return {key: value for key, value in found.settings.items() if key not in found.usual}
+
+
+def rewritten(command: str, changed: Mapping[str, str]) -> str:
+    """A command on one line: some flags replaced where they stand or added at its end, all other words as they are.
+
+    changed: by the names of settings, each flag with its value.
+    """
+    raw = WORD.findall(CONTINUATION.sub(" ", command))
+    raw = raw[: next((place for place, word in enumerate(raw) if word.startswith("#")), len(raw))]
+    words = ["".join(shlex.split(word)) for word in raw]
+    place = words.index("serve") + 1 if "serve" in words else 0
+    parts = raw[:place]
+    left = dict(changed)
+    while place < len(words) and not OPERATOR.match(raw[place]):
+        key, length = _read(raw, words, place)
+        if key not in changed:
+            parts += raw[place : place + length]
+        elif key in left:
+            parts.append(left.pop(key))
+        place += length
+    return " ".join([*parts, *left.values(), *raw[place:]])
+
+
+def _read(raw: list[str], words: list[str], place: int) -> tuple[str | None, int]:
+    """The setting that a word says, if any, and how many words its value makes of it."""
+    if not FLAG.match(words[place]):
+        return None, 1
+    word, equals, _ = words[place].partition("=")
+    flag = SHORT.get(word, word).lstrip("-").replace("_", "-")
+    flag = flag if flag in KEYS else flag.removeprefix("no-")
+    rest = words[place + 1 :]
+    has_value = not equals and flag not in SWITCHES and rest and not FLAG.match(rest[0])
+    return KEYS.get(flag), 2 if has_value and not OPERATOR.match(raw[place + 1]) else 1
