@@ -89,6 +89,9 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     if answer.sample.scaled:
         own = f"{answer.sample.rate:,.3g} {found.of}/{per}"
         say(out, f"the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has {own}")
+        if missing := finding.PARTS + 1 - len(found.found):
+            are = "is" if missing == 1 else "are"
+            say(out, f"{missing} of its {finding.PARTS} parts {are} left out: nobody comes then, or all at once")
     _say_answer(out, found, cost)
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
@@ -104,7 +107,11 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
     low, high = found.interval
-    over = f"{len(found.found) - 1} parts of the trace" if found.answer.sample.scaled else f"{len(found.found)} seeds"
+    over = (
+        f"{len(found.found) - 1} part{'s' if len(found.found) > 2 else ''} of the trace"
+        if found.answer.sample.scaled
+        else f"{len(found.found)} seeds"
+    )
     between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
     uncertain = ", UNCERTAIN" if found.caveats else ""
     at = found.answer.met or found.answer.missed
