@@ -474,3 +474,14 @@ def test_a_budget_far_below_is_found_across_what_dips(write):
     assert by_name[128] > 1.4 * found.answer.rate
     assert set(by_name) >= {64, 128, 256, 512, 2048, 4096}
     assert binding(found.answer, found.changes).startswith(f"itl:max; {budget}: 128 instead of 1,024 gives +")
+
+
+def test_how_far_it_is_is_said_where_there_is_no_terminal(write):
+    """One seat: the second, and further ones, gain, so that there are rounds after the first."""
+    scenario = write(ENGINE + EVEN.replace("output = 1", "output = 20"))
+    command = ["capacity", scenario, "--slo=ttft:p99<=100ms", "--seeds=2", "--jobs=1", "--requests=50"]
+    first, second, *more = CliRunner().invoke(cli, command).stderr.splitlines()
+    each = "about 10 runs of 50 requests each"
+    assert first == f"batchlab: searching 2 loads as it is, {each}"
+    assert second == f"batchlab: searching 6 changes of one thing alone, {each}"  # 2 seats; 16, 32, 128, 256 tokens
+    assert more and all(re.fullmatch(rf"batchlab: searching \d changes? more, {each}", line) for line in more)
