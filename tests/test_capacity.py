@@ -151,7 +151,7 @@ def test_what_binds(write):
         cli, ["capacity", write(blocks), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
     )
     assert result.exit_code == 0, result.output
-    assert "engine.num_gpu_blocks: 128 instead of 2 gives" in result.stdout  # then the seats are taken
+    assert "engine.num_gpu_blocks: 129 instead of 3 gives" in result.stdout  # then the seats are taken
     compute = text.replace("seqs = 1", "seqs = 64").replace("per_iteration = 10_000_000", "prefill_token = 1_000_000")
     result = CliRunner().invoke(
         cli, ["capacity", write(compute), "--slo", "ttft:p99<=100ms", "--seeds", "1", "--jobs", "1"]
@@ -395,6 +395,29 @@ def test_parts_of_a_trace_without_a_rate_are_left_out(write, tmp_path, seconds, 
     assert [one["sample"] for one in found["samples"]] == ["whole trace", *parts]
     low, high = found["interval"]
     assert 100 / ONE_STEP < low <= high <= 100.01 or (not parts and low == high == found["capacity"])
+    said = f"{4 - len(parts)} of its 4 parts are left out: nobody comes then, or all at once"
+    assert said in CliRunner().invoke(cli, arguments).stdout
+
+
+def test_the_parts_of_a_trace_of_sessions_are_those_in_which_sessions_begin(write, tmp_path):
+    """Three turns, 20.25 s apart, of sessions that begin within 31 s of 71: each quarter of those 31 s has eight."""
+    rows = sorted((begin + 20.25 * turn, f"s{begin}", turn) for begin in range(32) for turn in range(3))
+    lines = [f"{at},{10 + 11 * turn},1,{session}" for at, session, turn in rows]
+    (tmp_path / "trace.csv").write_text("\n".join(["arrived_at,prompt,output,session", *lines, ""]))
+    columns = "columns = { arrival = 'arrived_at', prompt = 'prompt', output = 'output', session = 'session' }"
+    units = "format = 'csv'\nprompts = 'whole'\ntime_unit = 's'"
+    scenario = write(ENGINE + f'[workload]\nfile = "trace.csv"\n{columns}\n{units}\n')
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--slo", "ttft:max<=10ms", "--jobs=1", "--json"])
+    assert result.exit_code == 0, result.output
+    samples = json.loads(result.stdout)["samples"]
+    # of the last part, which ends with the trace, all turns are left
+    assert [one["met"]["requests"] for one in samples] == [96, 8, 8, 8, 24]
+
+
+def test_a_rate_that_cannot_be_tried_names_no_option_that_nobody_gave(write):
+    sample = find(Trial(write(ENGINE + EVEN), slo="ttft:p99<=100ms"), 1, 1).answer.sample
+    with pytest.raises(InputError, match=r"^a rate of -1: workload\.generate\.request_rate: -1"):
+        sample.at(-1)
 
 
 @pytest.mark.parametrize(
@@ -435,3 +458,30 @@ def test_requests_that_are_written_out_have_no_rate(write):
     scenario = write(ENGINE + '[workload]\nrequests = [{ id = "A", arrival = 0, prompt = 1, output = 1 }]\n')
     with pytest.raises(InputError, match="have no rate to change"):
         find(Trial(scenario, slo="ttft:p99<=1s"), 1, 1)
+
+
+def test_a_budget_far_below_is_found_across_what_dips(write):
+    """Any chunk of more than 100 ms misses unless nobody decodes then, so that a prompt that takes two such chunks
+    waits longer for it than one that takes one: half and a quarter of the budget are no better, an eighth is.
+    """
+    text = ENGINE.replace("seqs = 1", "seqs = 16").replace("tokens = 64", "tokens = 1024")
+    long = EVEN.replace("prompt = 10", "prompt = 256").replace("output = 1", "output = 20")
+    scenario = write(text + "prefill_token = 1_000_000\n" + long)
+    found = find(Trial(scenario, slo="itl:max<=150ms"), 1, 1)
+    budget = "engine.max_num_batched_tokens"
+    by_name = {one.after: one.rate for one in found.changes if one.name == budget}
+    assert by_name[512] <= found.answer.rate and by_name[256] <= found.answer.rate
+    assert by_name[128] > 1.4 * found.answer.rate
+    assert set(by_name) >= {64, 128, 256, 512, 2048, 4096}
+    assert binding(found.answer, found.changes).startswith(f"itl:max; {budget}: 128 instead of 1,024 gives +")
+
+
+def test_how_far_it_is_is_said_where_there_is_no_terminal(write):
+    """One seat: the second, and further ones, gain, so that there are rounds after the first."""
+    scenario = write(ENGINE + EVEN.replace("output = 1", "output = 20"))
+    command = ["capacity", scenario, "--slo=ttft:p99<=100ms", "--seeds=2", "--jobs=1", "--requests=50"]
+    first, second, *more = CliRunner().invoke(cli, command).stderr.splitlines()
+    each = "about 10 runs of 50 requests each"
+    assert first == f"batchlab: searching 2 loads as it is, {each}"
+    assert second == f"batchlab: searching 6 changes of one thing alone, {each}"  # 2 seats; 16, 32, 128, 256 tokens
+    assert more and all(re.fullmatch(rf"batchlab: searching \d changes? more, {each}", line) for line in more)

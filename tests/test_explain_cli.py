@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from batchlab.cli import main
+from batchlab.cli.explain_tables import by_turns
+from batchlab.explain.lives import Span
+from batchlab.explain.reasons import Reason
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -224,3 +227,24 @@ def test_the_beginning_of_an_id_will_do_if_it_is_only_one(tmp_path: Path) -> Non
     ):
         wrong = command("explain", str(trace), written)
         assert wrong.returncode == 2 and said in wrong.stderr
+
+
+def test_reasons_that_take_turns_are_one_row():
+    """Two reasons one after the other: six times or more they are one row, and what lies before and behind is not."""
+
+    def row(start, reason):
+        return Span(reason, start, start + 1, start, start), f"text {start}"
+
+    behind, budget = Reason.BEHIND_BLOCKS, Reason.BUDGET
+    few = [row(0, behind), row(1, budget), row(2, behind), row(3, budget), row(4, behind), row(5, Reason.PREFILL)]
+    assert [([span], text) for span, text in few] == by_turns(few)
+    many = [row(at, (behind, budget)[at % 2]) for at in range(9)]
+    around = [row(9, Reason.PREFILL), row(10, Reason.DECODE)]
+    assert by_turns(many + around) == [
+        (
+            [span for span, _ in many],
+            "5 x head of line (blocks) and 4 x token budget, one after the other; first: text 0; last: text 8",
+        ),
+        *(([span], text) for span, text in around),
+    ]
+    assert [len(spans) for spans, _ in by_turns([row(20, Reason.SEATS), *many])] == [1, 9]

@@ -320,3 +320,12 @@ def test_runs_that_leave_the_fitted_range_say_so(tmp_path: Path) -> None:
     assert f"in 2 of 2 runs, as in the first of them: {remark}" in tuned.stderr
     found = CliRunner().invoke(cli, ["capacity", str(scenario), "--slo", "ttft:p99<=9s", "--jobs", "1"])
     assert "at this rate" in found.stderr and "steps lie outside the fitted decodes, 1 to 2" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("units", "per"), [(["ns", "ns"], "/s"), (["cost unit"], "/cost unit"), (["ns", "cost unit"], "")]
+)
+def test_rates_are_called_so(units, per):
+    rows = [{"error": None, "unit": unit, "request_rate": 1.5, "output_token_rate": 3.0} for unit in units]
+    heads = [name for name in _columns(rows, [], None) if name.startswith(("requests", "output tokens"))]
+    assert heads == [f"requests{per}", f"output tokens{per}"]

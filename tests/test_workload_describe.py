@@ -102,3 +102,17 @@ def test_what_the_manual_shows_can_be_generated():
         engine = {"policy": "chunked", "prefill_chunk": 4, "max_num_batched_tokens": 8}
         (run,) = build({"engine": engine, "cost": cost, "workload": workload}).runs
         assert len(run.requests) == workload["generate"]["num_prompts"]
+
+
+def test_single_requests_are_no_sessions(call, tmp_path):
+    """Of a load without turns nothing is said of sessions, even where its prompts begin alike."""
+    text = "[engine]\npolicy = 'vllm'\nmax_num_seqs = 8\nmax_num_batched_tokens = 64\n"
+    text += "[cost]\nmodel = 'linear'\nunit = 'ns'\nper_iteration = 1\n"
+    text += "[workload.generate]\nnum_prompts = 40\nseed = 0\n"
+    text += 'arrivals = "constant"\nrequest_rate = 1\nprompt = 10\noutput = 2\nshared_prefix = 5\n'
+    for more, said in (("", ""), ("turns = 4\nturn_gap = 5\n", ", 10 sessions")):
+        file = tmp_path / "s.toml"
+        file.write_text(text + more)
+        code, out, err = call("workload", "describe", file)
+        assert code == 0, err
+        assert re.search(rf"^shared +\S+ % of the prompt tokens came before{said}$", out, re.MULTILINE)

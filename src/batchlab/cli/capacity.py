@@ -1,6 +1,9 @@
 """batchlab capacity."""
 
+import contextlib
+import itertools
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +20,13 @@ from batchlab.cli.tables import console, percent, print_folded, say
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import capacity as finding
-from batchlab.plan.binding import FACTOR, binding, gain
+from batchlab.plan.binding import FACTOR, Told, binding, gain
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
+
+RUNS = 10
+"""That a search takes: some until it is missed (or met), and six or so of bisection."""
 
 
 @click.command(cls=SeveralWords)
@@ -66,7 +72,7 @@ def capacity(
         trial = replace(trial.with_settings({finding.COUNT: requests}), options={finding.COUNT: "--requests"})
     if gpu_price is not None and (unit := run_of(trial).cost.unit) != "ns":
         raise InputError("--gpu-price", None, gpu_price, f"needs a clock with seconds: this one counts in {unit}s")
-    with counted_bar("capacity") as done:
+    with _told(requests) as done:
         found = finding.find(trial, seeds, jobs or cores(), done)
     cost = None if gpu_price is None else finding.token_cost(found, gpu_price)
     if as_json:
@@ -77,6 +83,23 @@ def capacity(
         sys.exit(1)
     for remark in found.answer.met.remarks:
         note(f"at this rate {remark}")
+
+
+@contextlib.contextmanager
+def _told(requests: int | None) -> Iterator[Told]:
+    """How far it is: a bar, or where stderr is no terminal a line as each round of searches begins."""
+    if sys.stderr.isatty():
+        with counted_bar("capacity") as done:
+            yield done
+        return
+    runs = f"about {RUNS} runs" + ("" if requests is None else f" of {requests:,} requests")
+    rounds = itertools.chain(("load{} as it is", "change{} of one thing alone"), itertools.repeat("change{} more"))
+
+    def begun(ready: int, of: int) -> None:
+        if ready == 0:
+            note(f"searching {of} {next(rounds).format('s' if of > 1 else '')}, {runs} each")
+
+    yield begun
 
 
 def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
@@ -90,6 +113,9 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     if answer.sample.scaled:
         own = f"{answer.sample.rate:,.3g} {found.of}/{per}"
         say(out, f"the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has {own}")
+        if missing := finding.PARTS + 1 - len(found.found):
+            are = "is" if missing == 1 else "are"
+            say(out, f"{missing} of its {finding.PARTS} parts {are} left out: nobody comes then, or all at once")
     _say_answer(out, found, cost)
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
@@ -105,7 +131,11 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
     low, high = found.interval
-    over = f"{len(found.found) - 1} parts of the trace" if found.answer.sample.scaled else f"{len(found.found)} seeds"
+    over = (
+        f"{len(found.found) - 1} part{'s' if len(found.found) > 2 else ''} of the trace"
+        if found.answer.sample.scaled
+        else f"{len(found.found)} seeds"
+    )
     between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
     uncertain = ", UNCERTAIN" if found.caveats else ""
     at = found.answer.met or found.answer.missed

@@ -147,9 +147,10 @@ def _table(runs: list[Measured], key: str, slo: str | None) -> Table:
     rows: dict[str, list[str]] = {key.rpartition(".")[2]: [said(key, run.value) for run in runs]}
     for name, (metric, statistic) in TIMES.items():
         rows[name] = [_time(run.latency[metric][statistic], run.unit) for run in runs]
+    per = "s" if runs[0].unit == "ns" else runs[0].unit
     rows |= {
-        "requests": [f"{run.request_rate:,.2f}" for run in runs],
-        "output tokens": [f"{run.output_token_rate:,.1f}" for run in runs],
+        f"requests/{per}": [f"{run.request_rate:,.2f}" for run in runs],
+        f"output tokens/{per}": [f"{run.output_token_rate:,.1f}" for run in runs],
         "KV use": ["-" if run.kv_use is None else f"{100 * run.kv_use:.0f} %" for run in runs],
         "preemptions": [f"{run.preemptions:,}" for run in runs],
     }

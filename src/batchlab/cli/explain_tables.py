@@ -31,6 +31,8 @@ LARGE_MS = 100_000
 """A mean of so many milliseconds is easier read in seconds."""
 MAIN = 0.2
 """Of a request's time: reasons with so much are named beside the slowest."""
+TURNS = 6
+"""So many rows in which two reasons take turns are one."""
 
 
 def print_overview(trace: str, found: Explanation) -> None:
@@ -135,11 +137,11 @@ def print_request(found: Explanation, life: Life) -> None:
     if life.preemptions:
         figures.append(f"{life.preemptions} preemptions, {life.lost:,} computed tokens lost")
     say(out, ", ".join(figures))
-    _print_spans(out, life, found, unit)
     total = sum(life.times) or 1
     sums = Counter(by_reason(life.times)).most_common()
     shown = ", ".join(f"{name} {duration(time, unit)} ({time / total:.0%})" for name, time in sums)
     say(out, f"in all: {shown or 'no time'}")
+    _print_spans(out, life, found, unit)
 
 
 def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> None:
@@ -147,22 +149,54 @@ def _print_spans(out: Console, life: Life, found: Explanation, unit: str) -> Non
     numeric = (f"at{mark}", f"time{mark}", "iterations")
     columns: dict[str, list[Any]] = {name: [] for name in (*numeric, "reason", "what the trace says")}
     rows = joined(bridged(life.spans or []), lambda span: detail(span, life, found.state.lives), unit)
-    for span, text in rows[:MOST_ROWS]:
+    folded = by_turns(rows)
+    for spans, text in folded[:MOST_ROWS]:
+        span, last = spans[0], spans[-1]
+        names = " / ".join(dict.fromkeys(one.reason.label for one in spans))
         numbers = "" if span.first is None else f"{span.first:,}"
-        if span.last != span.first:
-            numbers += f"-{span.last:,}"
+        if last.last != span.first:
+            numbers += f"-{last.last:,}"
         cells = (
             f"{span.start / scale:,.{digits}f}",
-            f"{(span.end - span.start) / scale:,.{digits}f}",
+            f"{(last.end - span.start) / scale:,.{digits}f}",
             numbers,
-            Text(span.reason.label, style="" if span.reason.works else "yellow"),
+            Text(names, style="" if span.reason.works else "yellow"),
             Text(one_line(text)),
         )
         for column, value in zip(columns.values(), cells, strict=True):
             column.append(value)
     print_with_prose(out, columns, numeric)
-    if len(rows) > MOST_ROWS:
-        out.print(f"... and {len(rows) - MOST_ROWS:,} more spans; --json lists all of them")
+    if len(folded) > MOST_ROWS:
+        out.print(f"... and {len(folded) - MOST_ROWS:,} more rows")
+    if len(folded) < len(rows) or len(folded) > MOST_ROWS:
+        say(out, "with --json each span is listed")
+
+
+def by_turns(rows: list[tuple[Span, str]]) -> list[tuple[list[Span], str]]:
+    """Rows, where two reasons to wait take turns again and again all of them one."""
+    found: list[tuple[list[Span], str]] = []
+    at = 0
+    while at < len(rows):
+        end = at + 1
+        while end < len(rows) and _takes_turns(rows, at, end):
+            end += 1
+        spans = [span for span, _ in rows[at:end]]
+        if len(spans) < TURNS:
+            found.append((spans[:1], rows[at][1]))
+            at += 1
+            continue
+        times = Counter(span.reason.label for span in spans)
+        turns = " and ".join(f"{count:,} x {name}" for name, count in times.items())
+        found.append((spans, f"{turns}, one after the other; first: {rows[at][1]}; last: {rows[end - 1][1]}"))
+        at = end
+    return found
+
+
+def _takes_turns(rows: list[tuple[Span, str]], first: int, place: int) -> bool:
+    reason = rows[place][0].reason
+    if reason.works or rows[first][0].reason.works:
+        return False
+    return place < first + 2 or reason is rows[place - 2][0].reason
 
 
 def bridged(spans: list[Span]) -> list[Span]:

@@ -154,8 +154,10 @@ def _columns(rows: list[Row], keys: list[str], slo: str | None) -> dict[str, lis
     }
     for name, key in TIMES.items():
         columns[name] = [_number(row.get(key), NS_IN_MS if row.get("unit") == "ns" else 1, 2) for row in rows]
+    units = {row["unit"] for row in rows if "unit" in row}
+    per = f"/{'s' if units == {'ns'} else next(iter(units))}" if len(units) == 1 else ""
     for name, (key, digits) in RATES.items():
-        columns[name] = [_number(row.get(key), 1, digits) for row in rows]
+        columns[name + (per if key.endswith("_rate") else "")] = [_number(row.get(key), 1, digits) for row in rows]
     for key in dict.fromkeys(key for row in rows for key in row if key.startswith(ATTAINED)):
         columns[IN + key.removeprefix(ATTAINED)] = [_share(row.get(key)) for row in rows]
     if any("goodput" in row for row in rows):

@@ -146,7 +146,7 @@ def _arrivals(found: dict[str, Any], unit: str) -> list[tuple[str, str]]:
     if shared is None:
         lines.append(("shared", "not known: the source does not say which prompts begin alike"))
     else:
-        sessions = "" if shared["sessions"] is None else f", {shared['sessions']:,} sessions"
+        sessions = "" if shared["sessions"] in (None, found["requests"]) else f", {shared['sessions']:,} sessions"
         lines.append(("shared", f"{percent(shared['share'])} of the prompt tokens came before{sessions}"))
     return lines
 

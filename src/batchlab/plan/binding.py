@@ -1,9 +1,9 @@
 """What keeps an engine from more: each of its limits, and its client's own, is changed alone, and the capacity searched
 again.
 
-A limit is halved or doubled, and further in that direction while it gains. The token budget goes two steps either way
-in any case: smaller chunks make steps shorter, larger ones make long steps rarer, so that both ends can be better than
-what lies between.
+A limit is halved or doubled, and further in that direction while it gains; beside the best of its values both
+neighbours are tried. The token budget goes far in any case: smaller chunks make steps shorter, larger ones make long
+steps rarer, so that both ends can be better than what lies between.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from batchlab.settings import MOST_TOKENS
 from batchlab.simulate import Run
 
 CAP = "max_concurrency"
-FIRST = {"max_num_seqs": (-1, 1), "max_num_batched_tokens": (-2, -1, 1, 2), "num_gpu_blocks": (1,), CAP: (1,)}
+BUDGET = "max_num_batched_tokens"
+FIRST = {"max_num_seqs": (-1, 1), BUDGET: (-2, -1, 1, 2), "num_gpu_blocks": (1,), CAP: (1,)}
 """Limits, and the doublings of each that are tried whatever they give."""
+FEWEST = 128
+"""A token budget is quartered again and again down to so many tokens, or the seats, whatever it gives."""
 FACTOR = 2
 """By how much steps are made faster."""
 GAIN = 1.05
@@ -61,7 +64,12 @@ class _Limit:
     reserved: int
 
     def at(self, doublings: int) -> int:
+        """The limit itself, without what is reserved."""
         return self.value << doublings if doublings >= 0 else self.value >> -doublings
+
+    def written(self, doublings: int) -> int:
+        """The limit as the scenario has it."""
+        return self.at(doublings) + self.reserved
 
 
 Place = tuple[_Limit, int]
@@ -75,11 +83,10 @@ def changes(run: Run, answer: Found, jobs: int, told: Told) -> list[Change]:
     """
     limits = _limits(run)
     # where blocks follow from the memory that other settings leave, they stay as they are
-    same = {one.key: one.value + one.reserved for one in limits if one.core == "num_gpu_blocks"}
+    same = {one.key: one.written(0) for one in limits if one.core == "num_gpu_blocks"}
     found: dict[Place, Change] = {(limit, 0): _as_it_is(answer) for limit in limits}
     faster: list[Change] = []
-    todo: list[Place | None] = [(limit, place) for limit in limits for place in FIRST[limit.core] if limit.at(place)]
-    todo.append(None)
+    todo: list[Place | None] = [*_first(limits), None]
     while todo:
         samples = [answer.sample.changed(*_settings(place, same)) for place in todo]
         numbered = [(sample, answer.place, number) for number, sample in enumerate(samples)]
@@ -111,12 +118,25 @@ def _limits(run: Run) -> list[_Limit]:
     return found
 
 
+def _first(limits: Sequence[_Limit]) -> list[Place]:
+    """What is tried whatever it gives; of a token budget each quarter of a quarter, too."""
+    seats = next((one.value for one in limits if one.core == "max_num_seqs"), 1)
+    found: list[Place] = []
+    for limit in limits:
+        places = set(FIRST[limit.core])
+        if limit.core == BUDGET:
+            lowest = math.floor(math.log2(max(1, limit.value / max(FEWEST, seats))))
+            places |= {-min(halvings, lowest) for halvings in range(2, lowest + 2, 2)}
+        found += [(limit, place) for place in sorted(places) if limit.at(place)]
+    return found
+
+
 def _settings(place: Place | None, same: Mapping[str, int]) -> tuple[dict[str, Any], int]:
     """What the scenario is told, and by how much steps are faster."""
     if place is None:
         return {}, FACTOR
     limit, doublings = place
-    return {**same, limit.key: limit.at(doublings) + limit.reserved}, 1
+    return {**same, limit.key: limit.written(doublings)}, 1
 
 
 def _search(job: tuple[Sample, int, int]) -> Found | None:
@@ -130,7 +150,7 @@ def _search(job: tuple[Sample, int, int]) -> Found | None:
 def _change(place: Place | None, found: Found | None) -> Change:
     name, before, after = STEP_TIME, None, None
     if place is not None:
-        name, before, after = place[0].key, place[0].value, place[0].at(place[1])
+        name, before, after = place[0].key, place[0].written(0), place[0].written(place[1])
     return Change(name, before, after, None) if found is None else _given(name, before, after, found)
 
 
@@ -160,14 +180,18 @@ def _times(objective: Objective, value: float | None) -> float:
 
 
 def _further(limit: _Limit, found: Mapping[Place, Change]) -> list[Place]:
-    """The next value in each direction in which the last one gained."""
-    tried = [doublings for one, doublings in found if one is limit]
-    ends = [(end, 1 if end > 0 else -1) for end in (min(tried), max(tried)) if end]
-    return [
-        (limit, end + step)
-        for end, step in ends
-        if gains(found[limit, end], found[limit, end - step]) and 0 < limit.at(end + step) <= MOST_TOKENS
-    ]
+    """Both neighbours of the best value, unless that is as it is, and the next one beyond an end that gained."""
+    own = {doublings: found[one, doublings] for one, doublings in found if one is limit}
+    tried = sorted(own)
+    best = 0
+    for doublings in sorted(tried, key=abs):
+        if gains(own[doublings], own[best]):
+            best = doublings
+    wanted = {best - 1, best + 1} if best else set()
+    for end, inner, step in ((tried[0], tried[1], -1), (tried[-1], tried[-2], 1)):
+        if end and gains(own[end], own[inner]):
+            wanted.add(end + step)
+    return [(limit, place) for place in sorted(wanted - set(tried)) if 0 < limit.at(place) <= MOST_TOKENS]
 
 
 def gains(one: Change, other: Change) -> bool:

@@ -25,7 +25,9 @@ from batchlab.units import NS_IN_S
 
 COUNT = "workload.generate.num_prompts"
 PARTS = 4
-"""A trace's interval: that of its quarters, each by itself, but for those in which nobody comes or all at once."""
+"""A trace's interval: that of its quarters, each by itself, but for those in which nobody comes or all at once.
+
+What is quartered is the time in which requests come, of sessions their first turns."""
 FEW = 10
 """A percentile is chance where fewer requests than these are beyond it."""
 SHORT = 20
@@ -160,18 +162,17 @@ def _has_turns(trial: Trial) -> bool:
 def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any], parts: int) -> list[Sample]:
     """The whole trace, then its parts."""
     own = float(transform.get("rate_scale", 1))
-    end = int(columns.arrival.max()) + 1
     base = replace(trial, overrides={key: value for key, value in trial.overrides.items() if key != SCALED})
     samples = [Sample("whole trace", base, _mean_rate(trial, columns, run.cost.unit) / own, True)]
     if "from_time" in transform or "to_time" in transform or own != 1:
         raise _no_rate(
             trial, "workload.transform", "capacity sets from_time, to_time and rate_scale itself: leave them out"
         )
-    for part in range(parts):
-        window = {
-            "workload.transform.from_time": end * part // parts,
-            "workload.transform.to_time": end * (part + 1) // parts,
-        }
+    begins = columns.arrival if columns.sessions is None else columns.arrival[columns.sessions.previous < 0]
+    first, last = int(begins.min()), int(begins.max()) + 1
+    cuts = [first + (last - first) * part // parts for part in range(parts)]
+    for part, (begin, end) in enumerate(zip(cuts, [*cuts[1:], int(columns.arrival.max()) + 1], strict=True)):
+        window = {"workload.transform.from_time": begin, "workload.transform.to_time": end}
         inside = replace(base, overrides={**base.overrides, **window})
         try:
             requests = run_of(inside).requests

@@ -44,7 +44,8 @@ class Sample:
     def at(self, rate: float) -> Run:
         """The run at another rate. Raises InputError."""
         change = {SCALED: rate / self.rate} if self.scaled else {GENERATED: rate}
-        run = run_of(replace(self.trial, overrides={**self.trial.overrides, **change}))
+        options = {**self.trial.options, **dict.fromkeys(change, f"a rate of {rate:g}:")}  # nobody's --set
+        run = run_of(replace(self.trial, overrides={**self.trial.overrides, **change}, options=options))
         return run if self.faster == 1 else replace(run, cost=Faster(run.cost, self.faster))
 
     def changed(self, overrides: Mapping[str, Any], faster: int = 1) -> Sample:
