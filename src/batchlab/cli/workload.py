@@ -71,7 +71,8 @@ def describe(
 
 def _read(path: str, own: dict[str, str | None], settings: dict[str, Any]) -> tuple[Any, str]:
     """The requests of a workload file, and the unit of their times."""
-    refuse_no_file(Path(path), "a workload file, or a scenario (.toml),")
+    if Path(path).is_dir():  # before its format is asked for
+        refuse_no_file(Path(path), "a workload file, or a scenario (.toml),")
     document: dict[str, Any] = {"file": path}
     for key, value in settings.items():
         *tables, last = key.removeprefix("workload.").split(".")
