@@ -458,6 +458,7 @@ def test_a_trace_is_fitted_with_the_pairs_of_its_prefills(tmp_path: Path, overla
         for cells in document["latency_s"].values():
             assert all(abs(cell["error_pct"]) < 0.2 for cell in cells.values())
         assert "1 of 60 requests were not completed" in document["notes"][0]
+        assert sum("what is called measured was simulated" in text for text in document["notes"]) == 1
         assert document["over_time"]["kv_cache_pct"]["mean_absolute_error"] < 1
 
 
@@ -603,6 +604,10 @@ def test_a_client_that_gave_up_gives_up_in_the_prediction_too(tmp_path: Path) ->
     assert [request.cancel_at for request in run.requests] == [None, 1000]
     found = replay(prepare(run, costs.build(cost), {}))
     assert found.steps == 30 and found.last[0] == pytest.approx(run.last[0])
+
+
+def test_a_recording_of_an_engine_is_not_called_simulated() -> None:
+    assert not traced(Path(__file__).parents[1] / "examples" / "recorded-vllm.jsonl").simulated
 
 
 def test_the_names_of_blocks_say_which_prompts_share_tokens(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def validate(
         "preemptions": found.preemptions,
         "cached_tokens": found.cached_tokens,
         "amplification_pct_per_pct": amplification(prepared, measured),
-        "notes": [*measured.notes, *_version_note(measured.rules, prepared), *remarks],
+        "notes": [*measured.notes, *_simulated_note(measured), *_version_note(measured.rules, prepared), *remarks],
     }
     missed = judge(document, allowed)
     if bounds:
@@ -95,6 +95,14 @@ def validate(
         note(line)
     if missed:
         sys.exit(1)
+
+
+def _simulated_note(measured: "Recorded") -> list[str]:
+    if not measured.simulated:
+        return []
+    return [
+        "this trace is batchlab's own: what is called measured was simulated, so no engine's times are compared here"
+    ]
 
 
 def _read(run: Path, workload: str | None) -> "Recorded":

@@ -74,6 +74,8 @@ class Recorded:
     """Figures of the gaps between tokens in ns, where the time of every token is known."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """[queue], [run] and [workload] but for its requests, where they are not the default."""
+    simulated: bool = False
+    """Whether no engine was measured: the trace is one of batchlab's own."""
 
     @property
     def vllm_version(self) -> str | None:

@@ -97,6 +97,7 @@ def traced(path: Path) -> Recorded:
         notes=_notes(requests, ends, size is not None),
         itl=latencies(summary.tally, summary.column("arrival"))["itl"],  # a recording of a live server has no end
         sections=sections,
+        simulated=header.recorded is None,
     )
 
 
