@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_refused(text: str) -> None:
 
 PASTED = {
     "docker": (
-        "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/root/.cache/huggingface --env HF_TOKEN=x "
+        "docker run --runtime nvidia --gpus all -v ~/.cache/huggingface:/models --env HF_TOKEN=x "
         "-p 8000:8000 --ipc=host vllm/vllm-openai:latest --model Qwen/Qwen3-32B -tp 2 --max-num-seqs 128",
         {"max_num_seqs": 128},
         {"llm": "Qwen/Qwen3-32B", "tensor_parallel": "2"},

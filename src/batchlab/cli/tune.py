@@ -77,8 +77,9 @@ def tune(
     """
     values = parse_values([range_of(one).partition("=") for one in space], "--space")
     overrides = changes.fixed(scenario, values, "--space", baseline=True)
-    given = scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed
-    asked = tuning.Tuning(*given, changes.command)
+    asked = tuning.Tuning(
+        scenario, slo, values, overrides, changes.workload, goodput, maximize, trials, seed, changes.command
+    )
     with counted_bar("tune") as done:
         found = tuning.run(asked, None if output is None else Path(output), jobs or cores(), done)
     if as_json:
