@@ -159,6 +159,16 @@ def test_a_client_that_leaves_while_the_step_is_under_way(tmp_path: Path) -> Non
     assert not verify(write(path, [header, *lines[1:4], {**last, "completed": []}, {**last, "iteration": 2}])).ok
 
 
+def test_a_recording_is_not_said_to_be_cut(tmp_path: Path) -> None:
+    recording = write(tmp_path / "r.jsonl", simulated(tmp_path / "s.jsonl", 0))
+    page, chrome = tmp_path / "r.html", tmp_path / "r.json"
+    for arguments in (["show"], ["explain"], ["export", "chrome", "-o", str(chrome)], ["report", "-o", str(page)]):
+        done = CliRunner().invoke(cli, [arguments[0], str(recording), *arguments[1:]])
+        assert done.exit_code == 0 and "no end line" not in done.output, (arguments, done.output)
+    assert "the recording ends after" in CliRunner().invoke(cli, ["show", str(recording)]).output
+    assert "the recording ends" in page.read_text() and "no end line" not in page.read_text()
+
+
 def test_what_only_a_recording_may_leave_open(tmp_path: Path) -> None:
     lines = simulated(tmp_path / "simulated.jsonl", 1)
     del lines[0]["recorded"]

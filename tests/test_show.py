@@ -70,7 +70,7 @@ def test_a_trace_that_breaks_off_is_shown_up_to_there(folder: Path) -> None:
     for command in (["show", "cut.jsonl"], ["export", "cut.jsonl", "chrome", "-o", "cut.json"]):
         done = batchlab(folder, *command)
         assert done.returncode == 0 and "has no end line" in done.stderr
-    assert "cut after 3 iterations" in batchlab(folder, "show", "cut.jsonl").stdout
+    assert "the trace breaks off after 3 iterations" in batchlab(folder, "show", "cut.jsonl").stdout
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ def test_the_front_is_what_nothing_dominates(scenario):
     for seed in range(3):
         found = tuning.run(tuning_of(scenario, seed=seed), None, 1)
         rows = [row for row in found.rows if row["error"] is None]
-        assert len(found.rows) == 21 and found.size == 144
+        assert len(found.rows) >= 21 and found.size == 144
         settings = [tuple(row[key] for key in SPACE) for row in found.rows]
-        assert len(set(settings)) == 21 and settings[0] == (64, 8, 0, "fcfs")
+        assert len(set(settings)) == len(settings) and settings[0] == (64, 8, 0, "fcfs")
         front = [row for row in rows if row["pareto"]]
         assert not [1 for row in front for other in rows if better(other, row)]
         for row in rows:  # whatever is not on it is dominated by a row that is, or the same as one
@@ -69,6 +69,21 @@ def test_the_front_is_what_nothing_dominates(scenario):
         assert best["output_token_rate"] == max(row["output_token_rate"] for row in front if row["met"])
         seen += len(front)
     assert seen > 6
+
+
+def test_no_change_is_recommended_that_changes_nothing(scenario):
+    after = 0
+    for seed in range(4):
+        rows = tuning.run(tuning_of(scenario, seed=seed, trials=10), None, 1).rows
+        [best] = [row for row in rows if row["recommended"]]
+        figures = [axis.column for axis in tuning_of(scenario).axes()]
+        for key in SPACE:
+            if best[key] != rows[0][key]:
+                back = {**{other: best[other] for other in SPACE}, key: rows[0][key]}
+                [without] = [row for row in rows if back.items() <= row.items()]
+                assert [without[name] for name in figures] != [best[name] for name in figures]
+        after += len(rows) - 11
+    assert after > 0
 
 
 def test_every_row_is_the_run_of_its_settings(scenario):
@@ -114,7 +129,8 @@ def test_killed_and_resumed_is_the_same_file(scenario, tmp_path, never_killed, c
     assert not parts.exists()
     told = []
     tuning.run(asked, parts, 1, lambda ready, of: told.append((ready, of)))
-    assert told == [(ready, 13) for ready in range(count, 14)]
+    whole = pq.read_table(parts).num_rows
+    assert whole >= 13 and told == [(ready, max(ready, 13)) for ready in range(count, whole + 1)]
     assert parts.read_bytes() == never_killed
     assert sorted(path.name for path in tmp_path.iterdir()) == ["parts.parquet", "scenario.toml"]
 

@@ -167,12 +167,15 @@ def _read(path: str, asked: Asked, found: Found) -> None:
     assert header is not None
     recorded = Recorded(one_line(Path(path).name), recorder, {"trace": one_line(path), **said_header(header)})
     recorded.question = question(header.clock["unit"], asked.slo, asked.goodput, None)
-    if end is None:
+    live = header.recorded is not None  # a recorder in a running engine writes no end line
+    if live:
+        recorded.ending = "recorded"
+    elif end is None:
         recorded.notes.append(
             "The trace has no end line: the run was killed, or the file was cut. This is up to there."
         )
         note(f"{path} has no end line: the run was killed, or the file was cut; this is what it says up to there")
-    found.ended &= end is not None and end.termination == "all_terminal"
+    found.ended &= live or (end is not None and end.termination == "all_terminal")
     found.runs.append(recorded)
 
 

@@ -47,7 +47,7 @@ def show(trace: str, window: str | None, as_json: bool) -> None:
         from batchlab.cli.large import print_large_run, source_lines  # numpy takes time to import
 
         print_large_run(summary, settings_line_of(header), source_lines(summary), trace, strip)
-    if end.termination == "cut" and header.recorded is None:  # a recorder in a live engine writes none
+    if end.termination == "cut":
         note(f"{trace} has no end line: the run was killed, or the file was cut; this is what it says up to there")
 
 

@@ -28,7 +28,12 @@ PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 """Totals that are told where they are not 0."""
 MOST_ROWS = 200
 """Rows printed of a table; the files hold all."""
-ENDINGS = {"all_terminal": "every request ended", "iteration_limit": "stopped by max_iterations"}
+ENDINGS = {
+    "all_terminal": "every request ended",
+    "iteration_limit": "stopped by max_iterations",
+    "cut": "the trace breaks off",
+    "recorded": "the recording ends",
+}
 """What a run's termination means."""
 PIPE_WIDTH = 160
 UNBOUNDED = 100_000

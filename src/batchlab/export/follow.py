@@ -6,25 +6,28 @@ import os
 from collections.abc import Sequence
 
 from batchlab.errors import InputError
-from batchlab.events import End, Event, Iteration, Observer
+from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.explain.source import read_events
 
 
 def follow(trace: str | os.PathLike[str], observers: Sequence[Observer]) -> End:
     """Tell every event of a trace to the observers, in their order. Returns the last one.
 
-    A trace that breaks off gets an end of its own, with termination `cut`. Raises InputError for what is no trace, or
-    one that contradicts itself.
+    A trace that breaks off gets an end of its own, with termination `cut`; one of a recorder in a running engine, which
+    writes none, `recorded`. Raises InputError for what is no trace, or one that contradicts itself.
     """
     iterations = time = number = 0
+    recorded = False
     event: Event | None = None
     for number, event in read_events(trace):
         if isinstance(event, Iteration):
             iterations, time = event.iteration + 1, event.end
+        elif isinstance(event, Header):
+            recorded = event.recorded is not None
         _tell(trace, number, event, observers)
     if isinstance(event, End):
         return event
-    end = End("cut", iterations, time)
+    end = End("recorded" if recorded else "cut", iterations, time)
     _tell(trace, number, end, observers)
     return end
 

@@ -97,9 +97,10 @@ class Tuning:
 class Tuned:
     """rows: the scenario as it is, then each combination, with its settings under their keys. size: of the space.
 
-    Each row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at
-    most one is: of those that meet the objectives the one with the most of what is maximised. Where none meets them at
-    the load as it is, the nearest: with the most capacity, or else with the most requests within the objectives.
+    After those come the recommended settings with each of their changes taken back, as far as that had not run. Each
+    row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at most
+    one is: of those that meet the objectives the one with the most of what is maximised. Where none meets them at the
+    load as it is, the nearest: with the most capacity, or else with the most requests within the objectives.
     """
 
     rows: list[Row]
@@ -144,6 +145,9 @@ def run(
         runner = _Runner(tuning, jobs, journal, done, min(tuning.trials, size) + 1)
         _fill(runner, space, axes, own, size)
         _mark(runner.rows, axes, own, tuning.maximize)
+        while plainer := _plainer(runner.rows, own):
+            runner.take(plainer)
+            _mark(runner.rows, axes, own, tuning.maximize)
         found = Tuned(runner.rows, space, size)
         if output is not None and journal is not None:
             write(output, found.rows, about(tuning, found))
@@ -222,7 +226,7 @@ class _Runner:
                 self._finished[number] = row
             else:
                 self._journal.add(number, row)
-            self._done(len(self._finished), self._count)
+            self._done(len(self._finished), max(self._count, len(self._finished)))
         new = [{**settings, **self._finished[number]} for number, settings in numbered]
         self.rows += new
         return new
@@ -286,6 +290,17 @@ def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: st
         rows[min(meeting, key=lambda number: (costs[number], changes[number]))]["recommended"] = True
     elif front:
         rows[min(front, key=nearest)]["recommended"] = True
+
+
+def _plainer(rows: Sequence[Row], own: Settings) -> list[Settings]:
+    """The recommended settings with each of their changes taken back, as far as that has not run."""
+    row = next((row for row in rows if row["recommended"]), None)
+    if row is None:
+        return []
+    known = [{key: one[key] for key in own} for one in rows]
+    settings = {key: row[key] for key in own}
+    back = [{**settings, key: value} for key, value in own.items() if value is not None and row[key] != value]
+    return [one for one in back if one not in known]
 
 
 def dominates(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -151,6 +151,7 @@ ENDINGS = {
     "all_terminal": "every request has ended",
     "iteration_limit": "at its iteration limit",
     "cut": "the trace breaks off",
+    "recorded": "the recording ends",
     "stalled": "it could not go on",
     "failed": "with an error",
 }
