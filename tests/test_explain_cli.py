@@ -119,11 +119,30 @@ def test_a_proof_where_blocks_follow_from_the_gpu(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["proof"]["limits"]["max_num_batched_tokens"] == 2048
 
 
+def test_a_proof_of_a_run_that_was_changed(tmp_path: Path) -> None:
+    scenario, trace = str(EXAMPLES / "capacity-conversation.toml"), str(tmp_path / "t.jsonl")
+    changed = ["--from-command", "vllm serve Qwen/Qwen3-32B -tp 2 --max-num-seqs 8"]
+    changed += ["--set", "workload.generate.num_prompts=40", "--set", "workload.generate.request_rate=20"]
+    assert command("run", scenario, *changed, "--trace", trace).returncode == 0
+    done = command("explain", trace, "30", "--prove", scenario, *changed, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["proof"]["limits"] == {"max_num_seqs": 8}
+    refused(
+        command("explain", trace, "30", "--prove", scenario),
+        "clock.cost.llm: 'llama-3.1-8b': the trace has 'qwen3-32b'",
+    )
+    load = command("explain", trace, "30", "--prove", scenario, *changed[:4])
+    assert load.returncode == 2 and "first scheduled: '" in load.stderr and " s: the run has to be" in load.stderr
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ('id = "low-1", arrival = 0, prompt = 100|id = "low-1", arrival = 0, prompt = 101', "first scheduled"),
-        ("per_iteration = 10_000_000|per_iteration = 9_000_000", "not the trace's scenario"),
+        (
+            "per_iteration = 10_000_000|per_iteration = 9_000_000",
+            "clock.cost.per_iteration: 9000000.0: the trace has 10000000.0: the run has to be",
+        ),
         ('id = "urgent"|id = "other"', "no request of the run has this id"),
     ],
 )
@@ -150,7 +169,14 @@ def test_what_is_refused(inversion: str, tmp_path: Path) -> None:
     refused(command("explain", scenario), "line 1", "JSON expected")
     refused(command("explain", inversion, "urgnet"), "no request of the trace has this id", "did you mean 'urgent'")
     refused(command("explain", inversion, "--prove", scenario), "--prove needs a REQUEST")
-    refused(command("explain", inversion, "--workload", "x.csv"), "--workload goes with --prove")
+    for option, value in (
+        ("--workload", "x.csv"),
+        ("--set", "engine.max_num_seqs=3"),
+        ("--from-command", "vllm serve M"),
+    ):
+        refused(command("explain", inversion, option, value), option, "goes with --prove")
+    proof = ("explain", inversion, "urgent", "--prove", scenario)
+    refused(command(*proof, "--policy", "orca"), "--policy: 'orca': the trace says which policy ran")
     empty = tmp_path / "empty.jsonl"
     empty.write_text("")
     refused(command("explain", str(empty)), "the file is empty")

@@ -392,12 +392,26 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, 
     return code, out, err
 
 
+def test_the_blocks_of_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        '[engine]\npolicy = "vllm"\n[cost]\nmodel = "roofline"\ngpu = "h100-sxm"\nllm = "llama-3.1-8b"\n'
+    )
+    pasted = "vllm serve Qwen/Qwen3-32B -tp 2 --block-size 32 --gpu-memory-utilization 0.8"
+    code, out, err = command(capsys, "cost", str(scenario), "--from-command", pasted, "--json")
+    model = Roofline(llm="qwen3-32b", gpu="h100-sxm", tensor_parallel=2)
+    assert code == 0 and json.loads(out)["memory"]["num_gpu_blocks"] == model.kv_blocks(0.8, 32, 8192)
+    assert "max_num_batched_tokens = 8192" in err
+    code, out, err = command(capsys, "cost", "--gpu", "h100-sxm", "--llm", "qwen3-32b", "--from-command", pasted)
+    assert (code, out) == (2, "") and "goes with a SCENARIO" in err
+
+
 def test_cost_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = command(capsys, "cost", "--gpu", "h100-sxm", "--llm", "llama-3.1-8b", "--json")
     document = json.loads(out)
     assert (code, err) == (0, "")
     model = Roofline(llm="llama-3.1-8b", gpu="h100-sxm")
-    assert document["memory"]["num_gpu_blocks"] == model.kv_blocks(0.9, 16, 8192)
+    assert document["memory"]["num_gpu_blocks"] == model.kv_blocks(0.92, 16, 8192)
     steps = {step["step"]: step for step in document["steps"]}
     assert steps["decode 32 x 1,024"]["duration"] == model.duration(work_of([], [1024] * 32))
     assert steps["prefill 2,048"]["duration"] == model.duration(work_of([(2048, 0)], [], 1))

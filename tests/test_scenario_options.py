@@ -211,7 +211,7 @@ def test_a_cost_of_model_and_gpu_is_that_of_the_command(roofline: str) -> None:
     has, told = facts(roofline, "vllm serve Qwen/Qwen2.5-72B-Instruct-AWQ -tp 4 --kv-cache-dtype fp8 --dtype half")
     assert has["cost.llm"] == "qwen2.5-72b" and has["cost.tensor_parallel"] == 4
     assert has["cost.weight_dtype"] == "int4" and has["cost.kv_dtype"] == "fp8" and has["cost.dtype"] == "fp16"
-    assert has["engine.gpu_memory_utilization"] == 0.9  # vLLM's default
+    assert has["engine.gpu_memory_utilization"] == 0.92  # vLLM's default
     taken = re.search(r"\[cost\] takes from the command: (.*)", told)
     assert taken and "llm = qwen2.5-72b instead of llama-3.1-8b" in taken[1]
     assert "tensor_parallel = 4 instead of 2" in taken[1]
@@ -251,7 +251,8 @@ def test_the_share_of_memory_is_among_what_the_file_says(tmp_path: Path) -> None
     path.write_text(ROOFLINE.replace('"vllm"\n', '"vllm"\ngpu_memory_utilization = 0.8\n', 1))
     _, told = facts(str(path), "vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 9")
     assert re.search(
-        r"from the file or our defaults: .*max_num_batched_tokens = 64.*gpu_memory_utilization = 0.8", told
+        r"from the file: .*max_num_batched_tokens = 64 \(vLLM: 8192\), gpu_memory_utilization = 0.8 \(vLLM: 0.92\)",
+        told,
     )
     _, told = facts(str(path), "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 4000")
     assert "gpu_memory_utilization" not in told
@@ -283,15 +284,42 @@ def test_a_model_that_the_catalog_does_not_know_is_not_simulated_as_another(roof
     assert has["cost.llm"] == "qwen3-32b" and has["cost.tensor_parallel"] == 4
 
 
+LINEAR = '[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 1000000\n'
+
+
 @pytest.mark.parametrize("key", ["max_num_seqs", "max_num_batched_tokens"])
-def test_a_limit_that_nobody_says_is_the_commands_to_say(key: str, roofline: str) -> None:
-    Path(roofline).write_text(re.sub(f"\n{key} = .*", "", ROOFLINE))
+def test_a_limit_that_nobody_says_is_the_commands_to_say_where_no_gpu_is_known(key: str, roofline: str) -> None:
+    cost = ROOFLINE[ROOFLINE.index("[cost]") : ROOFLINE.index("[workload")]
+    Path(roofline).write_text(re.sub(f"\n{key} = .*", "", ROOFLINE.replace(cost, LINEAR)))
     flag = f"--{key.replace('_', '-')}"
     done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-32B -tp 2")
     said = f"--from-command: {flag}: vLLM's default depends on the GPU: add {flag} N to the command"
     assert isinstance(done.exception, InputError) and str(done.exception) == said
     done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-32B -tp 2", "--set", f"engine.{key}=64")
     assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "more", "seqs", "tokens"),
+    [
+        ("h100-sxm", "", 1024, 8192),
+        ("b200", "", 1024, 16384),
+        ("a100-80-sxm", "", 256, 2048),
+        ("l40s", "", 256, 2048),
+        ("h100-sxm", " --max-num-batched-tokens 512", 512, 512),
+        ("h100-sxm", " --max-num-seqs 4 --max-model-len 600", 4, 2400),
+        ("l40s", " --max-model-len 4k --no-enable-chunked-prefill", 256, 4000),
+    ],
+)
+def test_a_limit_that_nobody_says_is_vllms_by_the_gpu(
+    gpu: str, more: str, seqs: int, tokens: int, roofline: str
+) -> None:
+    Path(roofline).write_text(re.sub("\n(max_num_seqs|max_num_batched_tokens) = .*", "", ROOFLINE))
+    has, told = facts(roofline, "vllm serve Qwen/Qwen3-32B -tp 8" + more, "--set", f"cost.gpu={gpu}")
+    assert (has["engine.max_num_seqs"], has["engine.max_num_batched_tokens"]) == (seqs, tokens)
+    if not more:
+        line = next(line for line in told.splitlines() if "as vLLM has it on a GPU" in line)
+        assert f"gpu_memory_utilization = 0.92, max_num_seqs = {seqs}, max_num_batched_tokens = {tokens}" in line
 
 
 def test_milliseconds_say_of_which_gpu_and_model_they_are(roofline: str, tmp_path: Path) -> None:

@@ -349,7 +349,7 @@ def test_the_baseline_is_the_command_and_its_recommendation_pastes_back(tmp_path
     settings += [
         "engine.async_scheduling=true",
         "engine.enable_prefix_caching=true",
-        "engine.gpu_memory_utilization=0.9",
+        "engine.gpu_memory_utilization=0.92",
     ]
     settings += [f"{key}={value}" for key, value in trial.items()]
     by_hand = call("compare", str(path), "--json", *(f"--set={setting}" for setting in settings))

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -45,8 +46,8 @@ SHORT = {
 }
 DEFAULTS = {"enable_prefix_caching": True, "async_scheduling": True}
 """vLLM's defaults on a GPU, where ours differ."""
-UTILIZATION = 0.9
-"""vLLM's default of gpu_memory_utilization."""
+UTILIZATION = 0.92
+"""vLLM's default of gpu_memory_utilization (config/cache.py of 0.32.0)."""
 MEMORY = frozenset({"num_gpu_blocks", "gpu_memory_utilization"})
 """Settings of [engine] that say how many KV blocks there are."""
 MATTERS = (
@@ -144,6 +145,25 @@ def _words(text: str) -> list[str]:
     if not words:
         raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
     return words
+
+
+def batch_defaults(gpu: str | None, memory_gib: float, settings: Mapping[str, Any]) -> dict[str, int]:
+    """How large vLLM 0.32.0 makes the batch of an OpenAI server on such a GPU where nobody says it.
+
+    settings: what is said of the rest. Source: engine/arg_utils.py.
+    """
+    if memory_gib >= 160:
+        tokens, seqs = 16384, 1024
+    elif memory_gib >= 70 and "a100" not in (gpu or "").lower():
+        tokens, seqs = 8192, 1024
+    else:
+        tokens, seqs = 2048, 256
+    longest = settings.get("max_model_len")
+    if longest is not None:
+        if settings.get("enable_chunked_prefill") is False:
+            tokens = max(tokens, longest)
+        tokens = min(tokens, settings.get("max_num_seqs", seqs) * longest)
+    return {"max_num_seqs": min(seqs, settings.get("max_num_batched_tokens", tokens)), "max_num_batched_tokens": tokens}
 
 
 def known_as(model: str) -> tuple[str | None, str | None]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from batchlab import catalog as catalog_room
 from batchlab import policies
 from batchlab.cli.documents import print_json
+from batchlab.cli.from_command import overrides_of
 from batchlab.cli.tables import console, milliseconds, print_folded, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
@@ -31,8 +32,16 @@ ENGINE = ("gpu_memory_utilization", "block_size", "max_num_batched_tokens")
 @click.option("--gpu", metavar="NAME", help="Short for --set cost.gpu=NAME; `batchlab catalog` lists them.")
 @click.option("--llm", metavar="NAME", help="Short for --set cost.llm=NAME: of the catalog, or PATH/config.json.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting: --set cost.tensor_parallel=2")
+@click.option("--from-command", "command", metavar="COMMAND", help="Settings of a `vllm serve ...` command.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
-def cost(scenario: str | None, gpu: str | None, llm: str | None, settings: tuple[str, ...], as_json: bool) -> None:
+def cost(
+    scenario: str | None,
+    gpu: str | None,
+    llm: str | None,
+    settings: tuple[str, ...],
+    command: str | None,
+    as_json: bool,
+) -> None:
     """Show what typical steps take under a SCENARIO's cost model, or under roofline with --gpu and --llm.
 
     For roofline also what the time is spent on, and the KV blocks that the weights leave room for: at the scenario's
@@ -41,6 +50,10 @@ def cost(scenario: str | None, gpu: str | None, llm: str | None, settings: tuple
     """
     overrides = dict(parse_setting(setting) for setting in settings)
     overrides |= {f"cost.{key}": value for key, value in (("gpu", gpu), ("llm", llm)) if value is not None}
+    if command is not None:
+        if scenario is None:
+            raise InputError("--from-command", None, command, "goes with a SCENARIO, which says the GPU")
+        overrides = overrides_of(command, scenario, overrides, overrides, ["vllm"]) | overrides
     model, engine = _read(scenario, overrides)
     document: dict[str, Any] = {"cost": model.describe(), "unit": model.unit}
     if isinstance(model, Roofline):

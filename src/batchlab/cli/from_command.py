@@ -1,6 +1,7 @@
 """What a pasted `vllm serve ...` command changes in a scenario. What of it cannot be followed is said on stderr."""
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from batchlab.files import read_toml
 from batchlab.policies import limits_of
 from batchlab.scenario import cost_of, override
 from batchlab.settings import LimitSettings, parameters
-from batchlab.vllm_command import COST, MEMORY, Command, parse
+from batchlab.vllm_command import COST, MEMORY, UTILIZATION, Command, batch_defaults, parse
 
 FLAGS = {own: flag for flag, own in COST.items()}
 
@@ -40,7 +41,8 @@ def overrides_of(
     has_blocks = bool(MEMORY & {*engine, *(key.removeprefix("engine.") for key in (*given, *varied))})
     cost_class = _cost_class(document, folder)
     found = parse(command, hasattr(cost_class, "kv_blocks"), has_blocks)
-    _refuse_open(found, engine, {*given, *varied}, names)
+    usual = _usual(document, folder, engine | found.settings) if hasattr(cost_class, "kv_blocks") else {}
+    found = _completed(found, usual, engine, {*given, *varied}, names)
     changed = _costs(found, document, folder, cost_class, given, varied)
     classes = _classes(names)
     known = {name for policy in classes for name in policies.settings_of(policy)} if classes else {*found.settings}
@@ -53,8 +55,18 @@ def overrides_of(
     if found.unknown:
         note(f"not modelled, ignored: {', '.join(found.unknown)}")
     if classes:
-        _note_rest(found, engine, settings, given, classes[0])
+        _note_rest(found, engine, settings, given, classes[0], usual)
     return {f"engine.{key}": value for key, value in settings.items()} | changed
+
+
+def _usual(document: dict[str, Any], folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM sets by the GPU of [cost]; nothing where something is wrong there, which loading it will say."""
+    try:
+        about = cost_of(document, folder).describe()
+    except InputError:
+        return {}
+    whole = {key: value for key, value in settings.items() if isinstance(value, int)}
+    return {**batch_defaults(about["gpu"], about["memory_gib"], whole), "gpu_memory_utilization": UTILIZATION}
 
 
 def _cost_class(document: Mapping[str, Any], folder: Path) -> type[Any] | None:
@@ -133,14 +145,19 @@ def _refuse_unknown(model: str, section: Mapping[str, Any]) -> None:
     )
 
 
-def _refuse_open(found: Command, engine: Mapping[str, Any], given: Collection[str], names: Sequence[str]) -> None:
-    """vLLM has these by the GPU where the command does not say them. Raises InputError."""
+def _completed(
+    found: Command, usual: Mapping[str, Any], engine: Mapping[str, Any], given: Collection[str], names: Sequence[str]
+) -> Command:
+    """With the limits that nobody says, as vLLM has them by the GPU. Raises InputError where [cost] knows of none."""
+    more = {}
     for key in ("max_num_seqs", "max_num_batched_tokens"):
         if [*names] == ["vllm"] and not {key, f"engine.{key}"} & {*found.settings, *engine, *given}:
             flag = f"--{key.replace('_', '-')}"
-            raise InputError(
-                "--from-command", flag, None, f"vLLM's default depends on the GPU: add {flag} N to the command"
-            )
+            if key not in usual:
+                expected = f"vLLM's default depends on the GPU: add {flag} N to the command"
+                raise InputError("--from-command", flag, None, expected)
+            more[key] = usual[key]
+    return replace(found, settings=found.settings | more, usual=[*found.usual, *more])
 
 
 def _note_contradictions(left: Mapping[str, str], has: Mapping[str, Any]) -> None:
@@ -158,9 +175,14 @@ def _note_contradictions(left: Mapping[str, str], has: Mapping[str, Any]) -> Non
 
 
 def _note_rest(
-    found: Command, engine: Mapping[str, Any], settings: Mapping[str, Any], given: Collection[str], policy: type[Any]
+    found: Command,
+    engine: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    given: Collection[str],
+    policy: type[Any],
+    usual: Mapping[str, Any],
 ) -> None:
-    """What the command leaves open, and where it is from."""
+    """What the command leaves open, and where it is from. usual: what vLLM has by the GPU."""
     defaults = LimitSettings().model_dump()
     rest = {own: engine.get(own, defaults[core]) for own, core in limits_of(policy).items()}
     rest |= {key: engine[key] for key in MEMORY if key in engine}
@@ -171,13 +193,17 @@ def _note_rest(
         rest.pop("gpu_memory_utilization", None)
     if not blocks:
         rest = {key: value for key, value in rest.items() if key not in KV_SETTINGS}
+    rest = {key: value for key, value in rest.items() if value is not None}
     parts = {
         "as vLLM has it on a GPU": {key: settings[key] for key in found.usual if key in settings},
-        "from the file or our defaults": {key: value for key, value in rest.items() if value is not None},
+        "from the file": {key: value for key, value in rest.items() if key in engine},
+        "our defaults": {key: value for key, value in rest.items() if key not in engine},
     }
     for origin, shown in parts.items():
+        own = {key: f" (vLLM: {said(key, usual[key])})" for key in rest if key in usual and usual[key] != rest[key]}
         if shown:
-            note(f"not in the command, {origin}: {', '.join(f'{key} = {said(key, v)}' for key, v in shown.items())}")
+            texts = [f"{key} = {said(key, value)}{own.get(key, '')}" for key, value in shown.items()]
+            note(f"not in the command, {origin}: {', '.join(texts)}")
     if not blocks and "num_gpu_blocks" in limits_of(policy).values():
         note("KV blocks are not modelled: set engine.num_gpu_blocks to the number that the engine logs at start")
 
