@@ -12,7 +12,7 @@ cdef class Batch(Verbs):
     @cython.locals(seq=Sequence, most=longlong, loose=Line, place=longlong)
     cpdef prefill_all(self, object chunk=*)
     @cython.locals(seq=Sequence, most=longlong, allowed=longlong, left=longlong, loose=Line, place=longlong)
-    cpdef schedule_running(self, object chunk=*, object most_of=*)
+    cpdef schedule_running(self, object chunk=*, object most_of=*, bint at_end=*)
     @cython.locals(seq=Sequence)
     cpdef admit_waiting(self)
     @cython.locals(seq=Sequence, most=longlong)
@@ -23,7 +23,7 @@ cdef class Batch(Verbs):
     @cython.locals(seq=Sequence, loose=Line, place=longlong)
     cpdef bint _decode_in_step(self)
     @cython.locals(seq=Sequence, last=Sequence, loose=Line, place=longlong, tokens=longlong, blocks=longlong, more=longlong)
-    cpdef bint _all_in_step(self, long long most)
+    cpdef bint _all_in_step(self, long long most, object most_of) except? -1
     @cython.locals(steady=Steady)
     cpdef _give(self)
     @cython.locals(held=longlong)
@@ -31,4 +31,5 @@ cdef class Batch(Verbs):
     cpdef long long _free(self)
     @cython.locals(size=longlong)
     cpdef bint _holds_its_blocks(self, Sequence seq)
+    @cython.locals(lag=longlong)
     cpdef bint _may_fall_in(self, Sequence seq)

@@ -98,7 +98,7 @@ class Walk:
         """Rule 1: the running list, then the queue; rule 7: no admission in a step that preempted."""
         cap = self._chunk_cap(view, batch) if self._cap else None
         most_of = partial(self._most, view, batch) if self._in_flight else None
-        short = batch.schedule_running(cap, most_of)
+        short = batch.schedule_running(cap, most_of, True)
         if short is not None:
             self._make_room(short, view, batch, cap, most_of)
         if batch.preempted:
