@@ -22,7 +22,7 @@ cdef class Batch(Verbs):
     cpdef _serve(self, Sequence seq, long long most, bint whole, long long spare, bint for_all)
     @cython.locals(seq=Sequence, loose=Line, place=longlong)
     cpdef bint _decode_in_step(self)
-    @cython.locals(seq=Sequence, last=Sequence, loose=Line, place=longlong, tokens=longlong, blocks=longlong, more=longlong)
+    @cython.locals(seq=Sequence, last=Sequence, loose=Line, place=longlong, tokens=longlong, blocks=longlong, more=longlong, each=list)
     cpdef bint _all_in_step(self, long long most, object most_of) except? -1
     @cython.locals(steady=Steady)
     cpdef _give(self)

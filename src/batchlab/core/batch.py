@@ -189,13 +189,13 @@ class Batch(Verbs):
         blocks = self._steady.blocks_needed()
         loose = self._running.loose()
         last = loose.items[loose.count - 1] if loose.count else None
+        each: list[int] | None = None if most_of is None else []  # the most that each of the others may get
         for place in range(loose.count):
             seq: Sequence = loose.items[place]
-            if seq._scheduled:
-                continue
-            more = min(seq._known + seq.placeholders - seq._computed, most)
-            if most_of is not None:
-                more = min(more, most_of(seq))
+            more = 0 if seq._scheduled else min(seq._known + seq.placeholders - seq._computed, most)
+            if most_of is not None and each is not None:
+                more = min(more, most_of(seq)) if more else 0
+                each.append(more)
             if more < 1:
                 continue
             if seq is last and seq is self._running.last():
@@ -211,7 +211,7 @@ class Batch(Verbs):
             if not seq._scheduled:
                 if self._hashed is not None:
                     self._steady.serve(seq._seat)
-                self._schedule(seq, most if most_of is None else min(most, most_of(seq)))
+                self._schedule(seq, most if each is None else each[place])
         if self._hashed is not None:
             self._steady.serve(self._no_limit)
         self._until = self._entries.count

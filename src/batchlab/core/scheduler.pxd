@@ -21,7 +21,7 @@ cdef class Core:
     cdef public bint quick
     cdef Script script
     cdef Tally tally
-    cdef Step _step
+    cdef Step _step, _other
     cdef list _ended
 
     cpdef go_in_step(self, Script script, Tally tally)

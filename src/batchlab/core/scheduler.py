@@ -98,7 +98,7 @@ class Core:
         self.quick = False
         self.script: Any = None
         self.tally: Any = None
-        self._step = Step()
+        self._step, self._other = Step(), Step()  # used again and again where nobody looks: two where one is in flight
         self._ended: list[tuple[int, int, Sequence]] = []  # who gives back blocks at the end of this step, by rank
 
     @property
@@ -162,7 +162,11 @@ class Core:
         batch, lag = self.batch, self.steady.lag
         if lag and self.steady.size and not self.steady.given:  # then they are no longer ahead of what is delivered
             batch._take_apart()
-        step = self._step if self.quick and not lag else Step()
+        if lag:
+            self._step, self._other = self._other, self._step
+            if self._step.sampled:
+                self._step.sampled, self._step.prefill_done, self._step.decoding = [], [], []
+        step = self._step if self.quick else Step()
         step.serial = self.serial
         self.serial += 1
         step.start = batch.now

@@ -117,12 +117,13 @@ class Walk:
 
     def _most(self, view: View, batch: Batch, seq: Sequence) -> int:
         """Rules 2 and 20: what a running request may get at most while a step is in flight."""
-        if seq.placeholders and seq.computed + 2 - seq.placeholders >= seq.prompt_tokens + seq.max_tokens:
+        computed, left = seq.computed, seq.left
+        if seq.placeholders and computed + 2 - seq.placeholders >= seq.prompt_tokens + seq.max_tokens:
             return 0  # its last token is on its way
-        if seq.placeholders and batch.blocks_for(seq.computed + seq.left) > batch.total_blocks:
+        if seq.placeholders and batch.blocks_for(computed + left) > batch.total_blocks:
             return 0  # the token on its way may be its last
         longest = view.limits.max_model_len
-        return seq.left if longest is None else longest - seq.computed - 1
+        return left if longest is None else longest - computed - 1
 
     def _make_room(
         self,
