@@ -319,6 +319,14 @@ def test_the_last_moment_of_all_is_not_never(more: list[Any]) -> None:
         simulate(Run(Vllm(), VLLM, NS, requests, inline=False), [Summary(), *more])
 
 
+@pytest.mark.parametrize("more", [[], [look]])
+def test_a_step_in_flight_may_land_after_the_last_moment(more: list[Any]) -> None:
+    """The first has its only token while the step after that is on its way; the second comes before that one lands."""
+    requests = [Request("a", LATEST - 1500, 5, 1, 9), Request("b", LATEST, 5, 2, 2)]
+    with pytest.raises(BatchlabError, match=r"iteration 3: the time has passed 2\^62 ns"):
+        simulate(Run(Vllm(async_scheduling=True), VLLM, NS, requests, inline=False), [Summary(), *more])
+
+
 # Figures that need the histogram
 
 

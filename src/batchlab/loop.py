@@ -55,7 +55,7 @@ class Loop:
         self.jumps = run.cost.idle == "jump"
         self.counted = run.cost.unit == "iteration"
         self.time = timer(run.cost)
-        self.never = LATEST + 1
+        self.never = 0x7FFF_FFFF_FFFF_FFFF  # as a load says it
         self.latest = LATEST
         self.now = 0
         self.iterations = 0

@@ -193,7 +193,7 @@ class Batch(Verbs):
         for place in range(loose.count):
             seq: Sequence = loose.items[place]
             more = 0 if seq._scheduled else min(seq._known + seq.placeholders - seq._computed, most)
-            if most_of is not None and each is not None:
+            if each is not None and most_of is not None:
                 more = min(more, most_of(seq)) if more else 0
                 each.append(more)
             if more < 1:
