@@ -141,8 +141,8 @@ that admits, prefills or ends somebody takes dozens of small calls; and the poli
 your own, which check what they are asked. A program for this one policy in arrays alone would have none of that, and neither
 policies of your own nor events. With a prefix cache blocks have an identity: sequences still go in step, but each is looked at where it
 fills a block and where it takes one, and every block of every prompt is hashed, looked up, entered and freed by itself; a third of that
-time is waiting for memory. With asynchronous scheduling nobody goes in step. Where the ratio is near 1, or below, the quick path brings
-nothing: such a policy looks at every sequence anyway.
+time is waiting for memory. With asynchronous scheduling each sequence is looked at singly in its first decode and in its last two steps.
+Where the ratio is near 1, or below, the quick path brings nothing: such a policy looks at every sequence anyway.
 """
 
 

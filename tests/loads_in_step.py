@@ -30,8 +30,11 @@ from batchlab.simulate import Run
 ENOUGH = 4000  # iterations: no run needs more, but for the few with outputs longer than the calendar of ends
 
 
-def any_run(seed: int) -> Run:
-    """The run of a seed. What its policy saw, if it writes that down, is in `run.policy.saw`."""
+def any_run(seed: int, in_flight: bool = False) -> Run:
+    """The run of a seed. What its policy saw, if it writes that down, is in `run.policy.saw`.
+
+    in_flight: whoever can has two steps in flight; else a few have.
+    """
     rng = Random(f"in step {seed}")
     if rng.random() < 0.2:
         return built_in(rng, seed)
@@ -39,7 +42,9 @@ def any_run(seed: int) -> Run:
     sizes = Sizes.any(rng, cost)
     users = rng.random() < 0.5
     limits = any_limits(rng, sizes, users)
-    policy = any_user(rng, seed) if users else any_vllm(rng, limits)
+    policy = any_user(rng, seed) if users else any_vllm(rng, limits, in_flight)
+    if in_flight:
+        policy.steps_in_flight = 2
     requests = any_requests(rng, sizes, limits)
     clients = rng.choice([1, 2, 5]) if rng.random() < 0.07 else None
     return Run(
@@ -261,10 +266,10 @@ class Moody(Vllm):
         return super().plan(view, batch)
 
 
-def any_vllm(rng: Random, limits: Limits) -> Vllm:
+def any_vllm(rng: Random, limits: Limits, in_flight: bool) -> Vllm:
     """Half of them as they come, so that they coast."""
     if rng.random() < 0.35:
-        return Vllm(scheduling_policy=rng.choice(["fcfs", "fcfs", "priority"]))
+        return Vllm(scheduling_policy=rng.choice(["fcfs", "fcfs", "priority"]), async_scheduling=in_flight)
     kind = rng.choice([Vllm, Vllm, Vllm, Vllm, Picky, Moody])
     return kind(
         long_prefill_token_threshold=rng.choice([0, 0, 1, 5, 16]),
@@ -273,7 +278,7 @@ def any_vllm(rng: Random, limits: Limits) -> Vllm:
         scheduling_policy=rng.choice(["fcfs", "fcfs", "priority"]),
         watermark=rng.choice([0.0, 0.0, 0.05, 0.3]),
         scheduler_reserve_full_isl=rng.random() < 0.6,
-        async_scheduling=rng.random() < 0.1,
+        async_scheduling=rng.random() < 0.1 or in_flight,
         max_num_queued_reqs=rng.choice([0, 2, 8]) if rng.random() < 0.15 else None,
         max_num_queued_tokens=rng.choice([5, 40, 300]) if rng.random() < 0.15 else None,
         victim=rng.choice([None, None, "last-admitted", "priority", "most-remaining", "least-computed"]),

@@ -75,12 +75,20 @@ def test_nothing_tells_whether_anybody_looks(first: int) -> None:
         assert quick == plain, f"seed {seed}"
 
 
-def test_the_loads_reach_what_they_are_for() -> None:
+@pytest.mark.parametrize("first", range(0, LOADS, CHUNK))
+def test_nothing_tells_it_with_a_step_in_flight_either(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        quick, plain = outcome(any_run(seed, in_flight=True)), outcome(any_run(seed, in_flight=True), look)
+        assert quick == plain, f"seed {seed}"
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_the_loads_reach_what_they_are_for(in_flight: bool) -> None:
     """Among the first of them: every end of a request and of a run, preemptions, retries, errors, and seats in step."""
     met: Counter[str] = Counter()
     with spying() as loops:
         for seed in range(300):
-            found = outcome(any_run(seed))
+            found = outcome(any_run(seed, in_flight))
             if not isinstance(found[0], dict):
                 met[found[0].__name__] += 1
                 continue
@@ -156,7 +164,19 @@ def test_vllm_goes_in_step_and_coasts() -> None:
     assert loop.core.kv.free == VLLM.num_gpu_blocks
 
 
-def test_with_a_prefix_cache_they_go_in_step_too() -> None:
+def test_with_a_step_in_flight_they_go_in_step_and_coast() -> None:
+    run = Run(Vllm(async_scheduling=True), VLLM, NS, crowd(200, 60), inline=False)
+    loop, document = loop_of(run)
+    assert loop.core.quick and loop.coasts and loop.client is None
+    assert loop.core.batch.plain_steps == 0
+    assert document["totals"]["decode_tokens"] > 5000
+    assert loop.core.steady.steps > 1000
+    assert (loop.core.steady.size, loop.core.steady.context) == (0, 0)
+    assert loop.core.kv.free == VLLM.num_gpu_blocks
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_with_a_prefix_cache_they_go_in_step_too(in_flight: bool) -> None:
     """Those whose blocks have identity, and are found by others, while the pool is too small for all."""
     rng = Random(4)
     requests = []
@@ -166,8 +186,8 @@ def test_with_a_prefix_cache_they_go_in_step_too() -> None:
         output = rng.randint(2, 60)
         requests.append(Request(f"r{n}", n * 9000, shared[1] + own, output, output, tokens=tokens))
     limits = Limits(8, 64, num_gpu_blocks=60, block_size=4, enable_prefix_caching=True)
-    loop, document = loop_of(Run(Vllm(), limits, NS, requests, inline=False))
-    plain = loop_of(Run(Vllm(), limits, NS, requests, inline=False), look)[1]
+    loop, document = loop_of(Run(Vllm(async_scheduling=in_flight), limits, NS, requests, inline=False))
+    plain = loop_of(Run(Vllm(async_scheduling=in_flight), limits, NS, requests, inline=False), look)[1]
     assert document == plain
     assert loop.core.quick and loop.coasts and loop.core.steady.steps > 1000
     assert document["totals"]["cached_tokens"] > 2000 and document["totals"]["preemptions"] > 0
@@ -194,6 +214,15 @@ def test_a_policy_is_not_asked_while_nothing_happens(more: list[Any], asked: int
     assert run.policy.asked == asked
 
 
+@pytest.mark.parametrize(("more", "asked"), [([], 6), ([look], 502)])
+def test_with_a_step_in_flight_it_is_asked_at_both_ends(more: list[Any], asked: int) -> None:
+    """For two chunks of the prompt, the second token, the last but one and the last, and while that is on its way."""
+    run = Run(Counting(async_scheduling=True), VLLM, NS, [Request("a", 0, 20, 500, 500)], inline=False)
+    _, document = loop_of(run, *more)
+    assert document["iterations"] == 502
+    assert run.policy.asked == asked
+
+
 def test_preemption_by_priority_takes_them_apart_and_they_fall_in_again() -> None:
     levels = np.random.default_rng(2).integers(0, 3, 200)
     scarce = Limits(max_num_seqs=8, max_num_batched_tokens=32, num_gpu_blocks=30, block_size=4)
@@ -205,12 +234,20 @@ def test_preemption_by_priority_takes_them_apart_and_they_fall_in_again() -> Non
     assert loop.core.kv.free == scarce.num_gpu_blocks
 
 
+class Deep(Vllm):
+    """Deeper than vLLM ever is."""
+
+    def __init__(self) -> None:
+        super().__init__(async_scheduling=True)
+        self.steps_in_flight = 3
+
+
 @pytest.mark.parametrize(
     ("why", "change"),
     [
         ("somebody looks", {"more": [look]}),
         ("the workload is written out", {"inline": True}),
-        ("two steps in flight", {"policy": Vllm(async_scheduling=True)}),
+        ("three steps in flight", {"policy": Deep()}),
     ],
 )
 def test_otherwise_it_is_the_plain_path(why: str, change: dict[str, Any]) -> None:
@@ -280,6 +317,14 @@ def test_the_last_moment_of_all_is_not_never(more: list[Any]) -> None:
     requests = [Request("a", 0, 5, 2, 2), Request("b", LATEST, 5, 2, 2)]
     with pytest.raises(BatchlabError, match=r"iteration 2: the time has passed 2\^62 ns"):
         simulate(Run(Vllm(), VLLM, NS, requests, inline=False), [Summary(), *more])
+
+
+@pytest.mark.parametrize("more", [[], [look]])
+def test_a_step_in_flight_may_land_after_the_last_moment(more: list[Any]) -> None:
+    """The first has its only token while the step after that is on its way; the second comes before that one lands."""
+    requests = [Request("a", LATEST - 1500, 5, 1, 9), Request("b", LATEST, 5, 2, 2)]
+    with pytest.raises(BatchlabError, match=r"iteration 3: the time has passed 2\^62 ns"):
+        simulate(Run(Vllm(async_scheduling=True), VLLM, NS, requests, inline=False), [Summary(), *more])
 
 
 # Figures that need the histogram

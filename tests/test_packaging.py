@@ -175,7 +175,8 @@ except IndexError:
 else:
     raise SystemExit("bounds are not checked")
 for seed in range(600_000, 600_400):
-    assert outcome(any_run(seed)) == outcome(any_run(seed), look), seed
+    for in_flight in (False, True):
+        assert outcome(any_run(seed, in_flight)) == outcome(any_run(seed, in_flight), look), (seed, in_flight)
 """
 
 

@@ -26,13 +26,16 @@ cdef class Loop:
     cpdef long long _next_arrival(self) except? -1
     @cython.locals(
         core=Core, tally=Tally, work=Work, steady=Steady, until=longlong, budget=longlong, size=longlong, most=longlong,
-        taken=longlong,
+        taken=longlong, landed=longlong,
     )
     cpdef _coast(self, long long arrival)
-    @cython.locals(core=Core, tally=Tally, step=Step, arrived=bint, ended=longlong, moved=bint)
+    @cython.locals(
+        core=Core, tally=Tally, step=Step, delivered=Step, arrived=bint, end=longlong, ended=longlong, moved=bint,
+    )
     cpdef _quick_turn(self)
     @cython.locals(core=Core, step=Step, delivered=Step, delivery=Delivery, end=longlong)
     cpdef _turn(self)
+    cpdef tuple _oldest(self, Step step, long long end)
     cpdef _watch(self, Step step, object arrived)
     @cython.locals(duration=longlong, time=longlong)
     cpdef long long _end_of(self, Step step) except? -1

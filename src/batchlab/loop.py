@@ -55,7 +55,7 @@ class Loop:
         self.jumps = run.cost.idle == "jump"
         self.counted = run.cost.unit == "iteration"
         self.time = timer(run.cost)
-        self.never = LATEST + 1
+        self.never = 0x7FFF_FFFF_FFFF_FFFF  # as a load says it
         self.latest = LATEST
         self.now = 0
         self.iterations = 0
@@ -86,7 +86,7 @@ class Loop:
         """Nobody looks at single iterations: use what is quicker, where these policy, blocks and cost allow it."""
         run, core = self.run, self.core
         if (
-            self.depth > 1
+            self.depth > 2
             or "contexts" in run.cost.details
             or (isinstance(core.kv, HashedBlocks) and run.holds == "max")
         ):
@@ -157,9 +157,13 @@ class Loop:
         taken = 0
         while taken < most and self.now < until and core.coast():
             work.context_tokens = steady.context
-            self.now += self.time.duration(work)
+            landed = self.free_at  # where a step is in flight, that one is delivered
+            self.free_at = max(self.now, landed) + self.time.duration(work)
+            self.now = self.free_at if self.depth == 1 else max(self.now, landed)
             tally.decoded(self.now)
             taken += 1
+        if taken and self.depth > 1:
+            self.in_flight[0] = (self.in_flight[0][0], self.free_at)  # who else had a token in it has ended
         self.iterations += taken
         tally.coasted(taken, size)
         if self.budgeted:
@@ -179,10 +183,14 @@ class Loop:
         if self.give_up:
             self._cancellations()
         step = core.plan(self.plan)
-        self._pass_time(step, step, self._end_of(step))
+        delivered: Step | None = step
+        end = self._end_of(step)
+        if self.depth > 1:
+            delivered, end = self._oldest(step, end)
+        self._pass_time(step, delivered, end)
         if step.rejected:
             self._refuse(step)
-        ended = core.settle(step, self.now)
+        ended = core.settle(step, self.now) if self.depth == 1 else core.settle_behind(step, delivered, self.now)
         if self.budgeted:
             tally.unused(1, core.batch._left)
         tally.queued(core.waiting.length())
@@ -203,8 +211,7 @@ class Loop:
         end = self._end_of(step)
         delivered: Step | None = step
         if self.depth > 1:
-            self.in_flight.append((step, end))
-            delivered, end = self.in_flight.popleft() if len(self.in_flight) >= self.depth else (None, self.now)
+            delivered, end = self._oldest(step, end)
         delivery = self._deliver(delivered)
         self._pass_time(step, delivered, end)
         if self.tally is not None:
@@ -213,6 +220,11 @@ class Loop:
             self._announce(step, arrived, delivered, delivery)
         if step.preempted:
             self._watch(step, arrived)
+
+    def _oldest(self, step: Step, end: int) -> tuple[Step | None, int]:
+        """A step takes off that ends then: which one is delivered now, if any is, and its end."""
+        self.in_flight.append((step, end))
+        return self.in_flight.popleft() if len(self.in_flight) >= self.depth else (None, self.now)
 
     def _watch(self, step: Step, arrived: Any) -> None:
         """After a preemption: whether the run still gets anywhere."""
@@ -319,7 +331,7 @@ class Loop:
         """Nothing is unfinished: deliver what is still in flight, whose tokens nobody waits for."""
         while self.in_flight:
             delivered, end = self.in_flight.popleft()
-            if not delivered.scheduled or self.iterations >= self.limit:
+            if not delivered.prefill_tokens + delivered.decode_tokens or self.iterations >= self.limit:
                 continue
             self.core.begin(self.now)
             step = self.core.plan(lambda view, batch: "drain")

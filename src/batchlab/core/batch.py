@@ -53,20 +53,21 @@ class Batch(Verbs):
                 break
 
     def schedule_running(
-        self, chunk: int | None = None, most_of: Callable[[Sequence], int] | None = None
+        self, chunk: int | None = None, most_of: Callable[[Sequence], int] | None = None, at_end: bool = False
     ) -> Sequence | None:
         """Every running sequence gets min(chunk, what is left, budget left), in running order, decoding or not.
 
-        most_of: the most that a sequence may get, 0 to pass it over. Stops at the first for which KV blocks are missing
-        and returns it; called again, it goes on from there, and that one gets no more than it would have got before,
-        which `wanted` says.
+        most_of: the most that a sequence may get, 0 to pass it over. at_end: a promise that it passes over nobody who
+        decodes, but for one whose token on the way may be its last; so it is not asked about everybody. Stops at the
+        first for which KV blocks are missing and returns it; called again, it goes on from there, and that one gets no
+        more than it would have got before, which `wanted` says.
         """
         self._asked = True
         most = self._no_limit if chunk is None else self._capped(chunk)
         if most < 1:
             return None
         if self._steady.size and not self._steady.given:
-            if most_of is None and self._all_in_step(most):
+            if (most_of is None or at_end) and self._all_in_step(most, most_of):
                 return None
             self._take_apart()
         loose = self._running.loose()
@@ -182,17 +183,21 @@ class Batch(Verbs):
         self._place = self._until = self._entries.count
         return True
 
-    def _all_in_step(self, most: int) -> bool:
+    def _all_in_step(self, most: int, most_of: Callable[[Sequence], int] | None) -> bool:
         """Serve all that run at once, if blocks suffice for all and nobody but the last one is short of budget."""
         tokens = self._steady.size
         blocks = self._steady.blocks_needed()
         loose = self._running.loose()
         last = loose.items[loose.count - 1] if loose.count else None
+        each: list[int] | None = None if most_of is None else []  # the most that each of the others may get
         for place in range(loose.count):
             seq: Sequence = loose.items[place]
-            if seq._scheduled:
+            more = 0 if seq._scheduled else min(seq._known + seq.placeholders - seq._computed, most)
+            if each is not None and most_of is not None:
+                more = min(more, most_of(seq)) if more else 0
+                each.append(more)
+            if more < 1:
                 continue
-            more = min(seq._known - seq._computed, most)
             if seq is last and seq is self._running.last():
                 more = max(0, min(more, self._left - tokens))
             tokens += more
@@ -206,7 +211,7 @@ class Batch(Verbs):
             if not seq._scheduled:
                 if self._hashed is not None:
                     self._steady.serve(seq._seat)
-                self._schedule(seq, most)
+                self._schedule(seq, most if each is None else each[place])
         if self._hashed is not None:
             self._steady.serve(self._no_limit)
         self._until = self._entries.count
@@ -242,11 +247,13 @@ class Batch(Verbs):
 
     def _may_fall_in(self, seq: Sequence) -> bool:
         """Whether a sequence has nothing before it but decodes."""
+        lag = self._steady.lag
         return (
             seq.running
             and seq._computed >= seq.prefill_target
-            and seq._known == seq._computed + 1
-            and not seq.placeholders
+            and seq._known == seq._computed + 1 - lag
+            and seq.placeholders == lag
+            and self._script.stays(seq.position)
             and not seq.swapped
             and self._holds_its_blocks(seq)  # who comes back with its progress may not hold its blocks yet
         )

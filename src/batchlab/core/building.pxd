@@ -6,6 +6,7 @@ from batchlab.core.running cimport Running
 from batchlab.core.script cimport Script
 from batchlab.core.sequence cimport Sequence
 from batchlab.core.steady cimport Steady
+from batchlab.core.step cimport Step
 from batchlab.core.tally cimport Tally
 from batchlab.core.work cimport Work
 
@@ -20,6 +21,7 @@ cdef class Building:
     cdef Steady _steady
     cdef Script _script
     cdef Tally _tally
+    cdef Step _flying
     cdef Sequence _hits_for, _stopped_at
     cdef list _hits
     cdef Line _entries, _admitted
@@ -42,6 +44,7 @@ cdef class Building:
     )
     cpdef _work(self, Work step)
     cpdef _fall_out(self, Sequence seq)
+    cpdef _stand_alone(self, Sequence seq)
     @cython.locals(seq=Sequence, place=longlong, until=longlong, before=list, among=list)
     cpdef _take_apart(self)
     cpdef _drop(self, Sequence seq, object result, object reason)

@@ -10,6 +10,7 @@ from batchlab.core.queue import WaitingQueue
 from batchlab.core.running import Running
 from batchlab.core.sequence import Sequence
 from batchlab.core.steady import Steady
+from batchlab.core.step import Step
 from batchlab.core.work import Refusal, Work
 
 NO_HITS: list[int] = []
@@ -48,6 +49,7 @@ class Building:
         self._steady = Steady(kv.block_size if kv is not None and holds != "max" else 0, self._hashed)
         self._script: Any = None  # has to know who joins and leaves those in step, if any do
         self._tally: Any = None  # where results are tallied as they come
+        self._flying: Step | None = None  # the step that is not delivered yet when the next is planned
         self.plain_steps = 0
         """Steps in which those in step had to be taken apart, since they had to be looked at one by one."""
         self._no_limit = NO_LIMIT
@@ -171,7 +173,14 @@ class Building:
     def _fall_out(self, seq: Sequence) -> None:
         """One of those in step is looked at by itself from now on."""
         self._script.left(seq)
+        self._stand_alone(seq)
+
+    def _stand_alone(self, seq: Sequence) -> None:
+        """One that has left the script's calendar falls out of step."""
         self._tally.left(seq)
+        if self._flying is not None:  # its token on the way is delivered as its own
+            self._flying.decoding.append(seq)
+            self._flying.sampled.append(seq)
         self._left += self._steady.given  # nobody counts its token of this iteration any more ...
         self._steady.leave(seq)
         if seq._scheduled:  # ... but as its own

@@ -1,4 +1,5 @@
 cimport cython
+from batchlab.core.sequence cimport Sequence
 
 
 @cython.final
@@ -8,6 +9,8 @@ cdef class Line:
 
     cpdef clear(self)
     cpdef push(self, object seq)
+    @cython.locals(place=longlong, other=Sequence)
+    cpdef stand_in(self, Sequence seq)
     @cython.locals(place=longlong)
     cpdef long long remove(self, object seq)
     @cython.locals(place=longlong)

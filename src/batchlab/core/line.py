@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from batchlab.core.sequence import Sequence
+
 
 class Line:
     """Sequences in a row, as in a list; one that is emptied keeps its room, so that filling it again costs little.
@@ -25,6 +27,18 @@ class Line:
         else:
             self.items[self.count] = seq
         self.count += 1
+
+    def stand_in(self, seq: Sequence) -> None:
+        """Put a sequence at the place of its seat among others in running order: mostly that is the last."""
+        self.push(seq)
+        place = self.count - 1
+        while place > 0:
+            other: Sequence = self.items[place - 1]
+            if other._seat < seq._seat:
+                break
+            self.items[place] = other
+            place -= 1
+        self.items[place] = seq
 
     def remove(self, seq: Any) -> int:
         """Take a sequence out; where it stood. Those at the end are found soonest."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from batchlab.core.sequence import Sequence
 
-NEVER = (1 << 62) + 1  # where this is compiled, a C constant
+NEVER = 0x7FFF_FFFF_FFFF_FFFF  # later than any run gets; where this is compiled, a C constant
 
 
 class Load:

@@ -20,6 +20,7 @@ cdef class Running:
     @cython.locals(seq=Sequence, row=Line)
     cpdef Sequence last(self)
     cpdef part(self)
+    cpdef rejoin(self, Sequence seq)
     cpdef reunite(self)
     @cython.locals(seq=Sequence, row=Line, place=longlong, kept=longlong)
     cpdef _tidy(self)

@@ -76,6 +76,10 @@ class Running:
                 self._loose.push(seq)
             self.split = True
 
+    def rejoin(self, seq: Sequence) -> None:
+        """One that was in step is loose."""
+        self._loose.stand_in(seq)
+
     def reunite(self) -> None:
         """Nobody is in step any more."""
         self.split = False

@@ -21,20 +21,25 @@ cdef class Core:
     cdef public bint quick
     cdef Script script
     cdef Tally tally
-    cdef Step _step
+    cdef Step _step, _other
     cdef list _ended
 
     cpdef go_in_step(self, Script script, Tally tally)
     cpdef tell(self, Tally tally)
-    @cython.locals(step=Step, batch=Batch)
+    @cython.locals(step=Step, batch=Batch, lag=longlong)
     cpdef Step plan(self, object plan)
     @cython.locals(seq=Sequence, decodes=bint)
     cpdef _advance(self, Step step)
     cpdef _note(self, Step step, object reason)
     @cython.locals(seq=Sequence, delivery=Delivery)
     cpdef Delivery commit(self, Step step, list finished)
-    @cython.locals(seq=Sequence, ended_waiting=bint)
+    @cython.locals(seq=Sequence, ended_waiting=bint, left=bint)
     cpdef bint _finish(self, list ended) except? -1
+    @cython.locals(
+        seq=Sequence, following=Sequence, batch=Batch, tally=Tally, script=Script, steady=Steady, delivery=Delivery,
+        went=bint,
+    )
+    cpdef long long settle_behind(self, Step step, Step delivered, long long end) except? -1
     @cython.locals(
         seq=Sequence, following=Sequence, batch=Batch, tally=Tally, script=Script, steady=Steady, entries=Line,
         place=longlong, position=longlong, ended=longlong, decodes=bint, joins=bint,
@@ -47,7 +52,7 @@ cdef class Core:
     @cython.locals(counted=CountedBlocks)
     cpdef _end(self, Sequence seq, long long iteration)
     @cython.locals(seq=Sequence, batch=Batch, loose=Line, place=longlong, kept=longlong)
-    cpdef _fall_in(self)
+    cpdef _fall_in(self, Step step)
     @cython.locals(batch=Batch, steady=Steady, blocks=longlong)
     cpdef bint coast(self)
 

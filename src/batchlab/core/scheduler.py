@@ -98,7 +98,7 @@ class Core:
         self.quick = False
         self.script: Any = None
         self.tally: Any = None
-        self._step = Step()
+        self._step, self._other = Step(), Step()  # used again and again where nobody looks: two where one is in flight
         self._ended: list[tuple[int, int, Sequence]] = []  # who gives back blocks at the end of this step, by rank
 
     @property
@@ -109,10 +109,11 @@ class Core:
     def go_in_step(self, script: Script, tally: Tally) -> None:
         """From now on sequences that decode go in step, and these two are told of joining and leaving.
 
-        Where this is asked for, `settle` delivers steps. A step is only good until the next one, and its `entries` are
-        empty: nobody is to look at single iterations.
+        Where this is asked for, `settle` delivers steps, or `settle_behind` if two are in flight. The lists of a step
+        are only good until the next one, and its `entries` are empty: nobody is to look at single iterations.
         """
         self.quick = True
+        self.steady.lag = self.steps_in_flight - 1
         self.batch._script = self.script = script
         self.tally = tally
 
@@ -158,7 +159,13 @@ class Core:
         What is scheduled counts as computed from here on, as in vLLM.
         """
         reason = plan(self.view, self.batch)
-        batch = self.batch
+        batch, lag = self.batch, self.steady.lag
+        if lag and self.steady.size and not self.steady.given:  # then they are no longer ahead of what is delivered
+            batch._take_apart()
+        if lag:
+            self._step, self._other = self._other, self._step
+            if self._step.sampled:
+                self._step.sampled, self._step.prefill_done, self._step.decoding = [], [], []
         step = self._step if self.quick else Step()
         step.serial = self.serial
         self.serial += 1
@@ -229,7 +236,7 @@ class Core:
         if finished:
             ended = [seq for seq in finished if not seq.ended]
             ended_waiting = self._finish(ended)
-            in_order = self.running.take_out_ended()
+            in_order = ended if self.quick else self.running.take_out_ended()
             delivery.completed = ended if ended_waiting else in_order
         return delivery
 
@@ -242,11 +249,39 @@ class Core:
                 self.waiting.remove(seq)
             elif self.kv is not None:
                 self.kv.release(seq)
+            left = seq.running
             seq.waiting = seq.running = False
             seq.ended = True
+            if left and self.quick:
+                self.running.leave()
         return ended_waiting
 
     # The quick path
+
+    def settle_behind(self, step: Step, delivered: Step | None, end: int) -> int:
+        """Two steps in flight: `step` counts as computed, the one before is delivered. How many have ended."""
+        batch, tally, script, steady = self.batch, self.tally, self.script, self.steady
+        went = steady.given
+        if went:
+            steady.advance()
+        self._advance(step)
+        delivery = Delivery() if delivered is None else self.commit(delivered, script.finished(delivered))
+        tally.turn(step, delivered, delivery, end)
+        if steady.size:
+            tally.decoded(end)
+        batch._flying = step
+        if batch._asked or self.running.split:
+            self.running.part()
+            if went and steady.steps >= script.next_due:
+                seq = script.due()
+                while seq is not None:
+                    following = seq._next
+                    seq._next = None
+                    batch._stand_alone(seq)
+                    self.running.rejoin(seq)
+                    seq = following
+            self._fall_in(step)
+        return len(delivery.completed)
 
     def settle(self, step: Step, end: int) -> int:
         """Deliver a step that nobody else looks at, at once, and tell the tally. How many sequences have ended."""
@@ -293,7 +328,7 @@ class Core:
         if self._ended:
             self._release()
         if joins:
-            self._fall_in()
+            self._fall_in(step)
         return ended
 
     def _rank(self, seq: Sequence, place: int) -> tuple[int, int, Sequence]:
@@ -325,15 +360,15 @@ class Core:
         self.tally.completed(seq.position, iteration)
         self.tally.unseated(1)
 
-    def _fall_in(self) -> None:
-        """Those that have nothing but decodes before them go in step."""
+    def _fall_in(self, step: Step) -> None:
+        """Those that have nothing but decodes before them, and on their way, go in step."""
         batch, loose = self.batch, self.running.loose()
         kept = 0
         for place in range(loose.count):
             seq = loose.items[place]
             if not seq.running:  # it has ended
                 continue
-            if batch._may_fall_in(seq):
+            if batch._may_fall_in(seq) and not (step.prefill_done and seq in step.prefill_done):
                 self.steady.join(seq)
                 self.script.joined(seq)
                 self.tally.joined(seq)
@@ -341,6 +376,9 @@ class Core:
                 loose.items[kept] = seq
                 kept += 1
         loose.count = kept
+        if step.decoding:  # it is in flight, and what is on its way for those in step is so in common
+            step.decoding = [seq for seq in step.decoding if seq._pace is None]
+            step.sampled = [seq for seq in step.sampled if seq._pace is None]
 
     def coast(self) -> bool:
         """An iteration of those in step and nobody else; False, and nothing is done, if KV blocks are short."""

@@ -17,6 +17,7 @@ cdef class Script:
     cpdef list finished(self, Step step)
     @cython.locals(tokens=longlong)
     cpdef long long emits(self, long long position)
+    cpdef bint stays(self, long long position)
     @cython.locals(due=longlong, bucket=longlong)
     cpdef joined(self, Sequence seq)
     @cython.locals(due=longlong, bucket=longlong, other=Sequence)

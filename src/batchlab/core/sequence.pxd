@@ -2,7 +2,7 @@ cimport cython
 
 
 cdef class Pace:
-    cdef public long long block_size, steps
+    cdef public long long block_size, steps, lag
     cdef public bint given
 
 

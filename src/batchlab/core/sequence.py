@@ -13,6 +13,7 @@ class Pace:
         self.block_size = block_size  # 0 where they take no more KV blocks as they go on
         self.steps = 0
         self.given = False  # whether they all have their token in the batch being built
+        self.lag = 0  # of the steps they have taken, so many last ones are not delivered yet when the next is planned
 
 
 class Sequence:
@@ -81,7 +82,7 @@ class Sequence:
     @property
     def known(self) -> int:
         """Prompt and the output tokens emitted so far."""
-        return self._known if self._pace is None else self._computed + self._pace.steps + 1
+        return self._known if self._pace is None else self._computed + self._pace.steps + 1 - self._pace.lag
 
     @property
     def computed(self) -> int:

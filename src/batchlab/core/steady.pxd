@@ -18,8 +18,6 @@ cdef class Steady(Pace):
     cpdef leave(self, Sequence seq)
     @cython.locals(taking=Line, filling=Line, seq=Sequence)
     cpdef serve(self, long long before)
-    @cython.locals(place=longlong, other=Sequence)
-    cpdef _stand_in(self, Line row, Sequence seq)
     cpdef long long blocks_needed(self)
     cpdef give(self)
     cpdef advance(self)

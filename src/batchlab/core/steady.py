@@ -19,6 +19,9 @@ class Steady(Pace):
 
     Where blocks have identity, `rows[i]` are those of a class in running order: in one step each of them fills a block,
     in the next it takes another, and else nobody looks at it.
+
+    With a step in flight (`lag` 1) everyone's last token is on its way when a step is planned. A block then counts as
+    full in the step in which another one is taken.
     """
 
     def __init__(self, block_size: int, hashed: HashedBlocks | None = None) -> None:
@@ -35,7 +38,7 @@ class Steady(Pace):
         """A sequence with one token left to compute falls in."""
         computed = seq._computed
         seq._computed = computed - self.steps
-        seq._joined = self.steps
+        seq._joined = self.steps - self.lag
         seq._pace = self
         self.size += 1
         self.context += computed
@@ -43,7 +46,7 @@ class Steady(Pace):
             place = (self.steps - computed) % self.block_size
             self.classes[place] += 1
             if self._hashed is not None:
-                self._stand_in(self._rows[place], seq)
+                self._rows[place].stand_in(seq)
 
     def leave(self, seq: Sequence) -> None:
         """A sequence falls out; its own figures are true again."""
@@ -55,7 +58,7 @@ class Steady(Pace):
                 self._rows[place].remove(seq)
             seq._held = (computed + self.given + self.block_size - 1) // self.block_size
         seq._computed = computed
-        seq._known = computed + 1
+        seq._known = computed + 1 - self.lag
         seq._scheduled = 1 if self.given else 0
         seq._pace = None
         self.size -= 1
@@ -79,25 +82,13 @@ class Steady(Pace):
                 break
             self._hashed.allocate(seq, NO_HITS, seq._computed + self.steps + 1)
             self._taking += 1
-        filling = self._rows[(self._turn + 1) % self.block_size]
+        filling = self._rows[(self._turn + 1 - self.lag) % self.block_size]
         while self._filling < filling.count:
             seq = filling.items[self._filling]
             if seq._seat >= before:
                 break
-            self._hashed.register(seq, seq._computed + self.steps + 1)
+            self._hashed.register(seq, seq._computed + self.steps + 1 - self.lag)
             self._filling += 1
-
-    def _stand_in(self, row: Line, seq: Sequence) -> None:
-        """Join a row at the place of one's seat, which mostly is the last."""
-        row.push(seq)
-        place = row.count - 1
-        while place > 0:
-            other = row.items[place - 1]
-            if other._seat < seq._seat:
-                break
-            row.items[place] = other
-            place -= 1
-        row.items[place] = seq
 
     def advance(self) -> None:
         """Everyone has taken its token."""

@@ -286,19 +286,20 @@ class Tally:
     def decoded(self, end: int) -> None:
         """All in step have a token at `end`: one gap for everybody who had the one before at the same time."""
         steady = self._steady
+        delivered = steady.steps - steady.lag
         together = steady.size - len(self._late)
         self.emitted += steady.size
         for seq in self._late:
             self._gap(seq.position, end)
-            seq._joined = steady.steps
+            seq._joined = delivered
         if self._late:
             self._late = []
         if together > 0:
             gap = end - self._last
             self.gaps.add(gap, together)
             if self.each_gap is not None:
-                self.each_gap.common(steady.steps, gap)
-            self._push(gap, steady.steps)
+                self.each_gap.common(delivered, gap)
+            self._push(gap, delivered)
         self._last = end
 
     def coasted(self, iterations: int, decodes: int) -> None:
@@ -317,16 +318,17 @@ class Tally:
     def left(self, seq: Sequence) -> None:
         """It is about to fall out of step."""
         position = seq.position
+        delivered = self._steady.steps - self._steady.lag
         if self._late and seq in self._late:
             self._late.remove(seq)
         else:
             self.last_time[position] = self._last
             if self.each_gap is not None:
-                self.each_gap.was_in_step(position, seq._joined, self._steady.steps)
+                self.each_gap.was_in_step(position, seq._joined, delivered)
             gap = self._largest_since(seq._joined)
             if gap > self.max_itl[position]:
                 self.max_itl[position] = gap
-        self.tokens[position] = seq._computed + self._steady.steps + 1 - seq.prompt_tokens
+        self.tokens[position] = seq._computed + delivered + 1 - seq.prompt_tokens
 
     def _push(self, gap: int, step: int) -> None:
         """Keep the gaps that are the largest since some step: those that no later one reaches."""

@@ -12,6 +12,7 @@ cdef class Walk:
 
     cpdef plan(self, View view, Batch batch)
     cpdef _chunk_cap(self, View view, Batch batch)
+    @cython.locals(computed=longlong, left=longlong)
     cpdef _most(self, View view, Batch batch, Sequence seq)
     cpdef _make_room(self, Sequence short, View view, Batch batch, object cap, object most_of)
     @cython.locals(seq=Sequence, spare=longlong)

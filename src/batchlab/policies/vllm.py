@@ -98,7 +98,7 @@ class Walk:
         """Rule 1: the running list, then the queue; rule 7: no admission in a step that preempted."""
         cap = self._chunk_cap(view, batch) if self._cap else None
         most_of = partial(self._most, view, batch) if self._in_flight else None
-        short = batch.schedule_running(cap, most_of)
+        short = batch.schedule_running(cap, most_of, True)
         if short is not None:
             self._make_room(short, view, batch, cap, most_of)
         if batch.preempted:
@@ -117,12 +117,13 @@ class Walk:
 
     def _most(self, view: View, batch: Batch, seq: Sequence) -> int:
         """Rules 2 and 20: what a running request may get at most while a step is in flight."""
-        if seq.placeholders and seq.computed + 2 - seq.placeholders >= seq.prompt_tokens + seq.max_tokens:
+        computed, left = seq.computed, seq.left
+        if seq.placeholders and computed + 2 - seq.placeholders >= seq.prompt_tokens + seq.max_tokens:
             return 0  # its last token is on its way
-        if seq.placeholders and batch.blocks_for(seq.computed + seq.left) > batch.total_blocks:
+        if seq.placeholders and batch.blocks_for(computed + left) > batch.total_blocks:
             return 0  # the token on its way may be its last
         longest = view.limits.max_model_len
-        return seq.left if longest is None else longest - seq.computed - 1
+        return left if longest is None else longest - computed - 1
 
     def _make_room(
         self,
