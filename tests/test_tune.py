@@ -2,8 +2,10 @@
 
 import itertools
 import json
+import math
 import shlex
 import sys
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -84,6 +86,41 @@ def test_no_change_is_recommended_that_changes_nothing(scenario):
                 assert [without[name] for name in figures] != [best[name] for name in figures]
         after += len(rows) - 11
     assert after > 0
+
+
+def test_what_did_not_come_to_its_end_keeps_nothing_off_the_front(scenario):
+    space = {"run.max_iterations": [60, 10**6], "engine.max_num_seqs": [4, 8, 16]}
+    found = tuning.run(tuning_of(scenario, space=space), None, 1)
+    cut = [row for row in found.rows if row["error"] is not None]
+    assert cut and not any(row["pareto"] for row in cut)
+    whole = tuning.run(tuning_of(scenario, space={"engine.max_num_seqs": [4, 8, 16]}), None, 1)
+    assert found.recommended is not None and whole.recommended is not None
+    figures = [axis.column for axis in tuning_of(scenario).axes()]
+    assert [found.recommended[name] for name in figures] == [whole.recommended[name] for name in figures]
+
+
+def test_an_objective_without_a_value_is_met_as_everywhere(scenario):
+    single = {"workload.generate.output": 1}  # one token has no gap behind it
+    asked = Tuning(scenario, "itl:p99<=8ms", {"engine.max_num_seqs": [4, 8]}, overrides=single)
+    for maximize in ("capacity", "throughput"):
+        found = tuning.run(replace(asked, maximize=maximize), None, 1)
+        assert found.met and found.recommended is not None and found.recommended["slo.itl:p99"] is None
+
+
+def test_a_setting_that_the_scenario_leaves_open_is_recommended_only_if_it_matters(scenario):
+    space = {"engine.max_num_seqs": [8], "engine.max_num_queued_reqs": [10**6], "cost.context_token": [0]}
+    found = tuning.run(tuning_of(scenario, space=space, overrides={"engine.max_num_seqs": 1}), None, 1)
+    assert (found.tried, found.size) == (1, 1) and found.taken_back > 0
+    row = found.recommended
+    assert row is not None and (row["engine.max_num_seqs"], row["engine.max_num_queued_reqs"]) == (8, None)
+
+
+def test_the_rate_is_not_tuned_where_it_is_searched(scenario):
+    asked = tuning_of(scenario, maximize="capacity", space={"workload.generate.request_rate": [1, 2]})
+    with pytest.raises(InputError, match=r"--space workload\.generate\.request_rate: capacity finds the rate"):
+        tuning.run(asked, None, 1)
+    with pytest.raises(InputError, match=r"--space engine\.watermark: nan: must be a number"):
+        tuning.run(tuning_of(scenario, space={"engine.watermark": [math.nan]}), None, 1)
 
 
 def test_every_row_is_the_run_of_its_settings(scenario):

@@ -100,9 +100,11 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     for line in conditions(run):
         say(out, line)
     note_unshared([run])
-    failed = sum(row["error"] is not None for row in found.rows)
-    said_failed = f", of which {failed:,} cannot be run" if failed else ""
-    say(out, f"{len(found.rows) - 1:,} of {found.size:,} combinations tried{said_failed}")
+    errors = [row["error"] for row in found.rows if row["error"] is not None]
+    said_after = f", then {found.taken_back:,} with a change of the best taken back" if found.taken_back else ""
+    say(out, f"{found.tried:,} of {found.size:,} combinations tried{said_after}")
+    if errors:
+        say(out, f"{len(errors):,} did not run to the end, the first: {errors[0]}")
     out.print()
     front = sorted((row for row in found.rows if row["pareto"]), key=lambda row: -row[asked.axes()[0].column])
     shown = [first, *(row for row in front if row is not first)]
@@ -131,7 +133,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     if row is None:
         return
     said_of = "recommended" if found.met else f"most {_nearest_by(asked, row)}, though it misses"
-    say(out, f"{said_of}: {'as it is: ' if row is first else ''}{spelled(asked, found)}")
+    say(out, f"{said_of}: {': '.join(filter(None, ('as it is' if row is first else '', str(spelled(asked, found)))))}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
     before, after = first[column], row[column]

@@ -124,6 +124,8 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
             alone = _refusal(trial, key, {key: value})
             if alone is not None and _refusal(trial, key, {**first, key: value}) is not None:
                 raise alone
+            if value != value:  # NaN, which only the policy's own check would refuse
+                raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
 
 
 def _refusal(trial: Trial, key: str, settings: Mapping[str, Any]) -> InputError | None:

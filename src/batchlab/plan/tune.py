@@ -25,6 +25,7 @@ from batchlab.plan.space import Space, default_space
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.table import check_output, described, write
 from batchlab.plan.trial import (
+    RATE,
     Row,
     Trial,
     common,
@@ -51,9 +52,14 @@ class Axis:
     most: bool
 
     def cost(self, row: Row) -> float:
-        """The value with its sign so that less is better; without a value, the worst."""
+        """The value with its sign so that less is better; that of a run that did not come to its end is the worst.
+
+        Where nothing is there to be measured, such as ITL of single tokens, an objective is met by nothing at all.
+        """
         value = row.get(self.column)
-        return math.inf if value is None else -float(value) if self.most else float(value)
+        if row["error"] is not None or (value is None and (self.most or not row["met"])):
+            return math.inf
+        return -float(value or 0) if self.most else float(value or 0)
 
 
 @dataclass(frozen=True)
@@ -74,9 +80,9 @@ class Tuning:
     pasted: str | None = None
 
     def trial(self, settings: Mapping[str, Any]) -> Trial:
-        """The run of one combination."""
+        """The run of one combination. A setting of None is as the scenario has it."""
         options = dict.fromkeys(self.space, "--space")
-        overrides = {**self.overrides, **settings}
+        overrides = {**self.overrides, **{key: value for key, value in settings.items() if value is not None}}
         return Trial(self.scenario, overrides, self.workload, self.slo, self.goodput, options)
 
     def axes(self) -> list[Axis]:
@@ -96,6 +102,7 @@ class Tuning:
 @dataclass(frozen=True)
 class Tuned:
     """rows: the scenario as it is, then each combination, with its settings under their keys. size: of the space.
+    taken_back: so many rows at the end.
 
     After those come the recommended settings with each of their changes taken back, as far as that had not run. Each
     row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at most
@@ -106,6 +113,13 @@ class Tuned:
     rows: list[Row]
     space: Space
     size: int
+    taken_back: int
+
+    @property
+    def tried(self) -> int:
+        """How many combinations of the space have run, before the last ones."""
+        trials = self.rows[: len(self.rows) - self.taken_back]
+        return sum(all(row[key] in values for key, values in self.space.items()) for row in trials)
 
     @property
     def recommended(self) -> Row | None:
@@ -144,11 +158,12 @@ def run(
             journal = stack.enter_context(Journal(output.with_name(f"{output.name}.journal"), tuning.digest()))
         runner = _Runner(tuning, jobs, journal, done, min(tuning.trials, size) + 1)
         _fill(runner, space, axes, own, size)
+        trials = len(runner.rows)
         _mark(runner.rows, axes, own, tuning.maximize)
         while plainer := _plainer(runner.rows, own):
             runner.take(plainer)
             _mark(runner.rows, axes, own, tuning.maximize)
-        found = Tuned(runner.rows, space, size)
+        found = Tuned(runner.rows, space, size, len(runner.rows) - trials)
         if output is not None and journal is not None:
             write(output, found.rows, about(tuning, found))
             journal.delete()
@@ -157,8 +172,11 @@ def run(
 
 def _value_of(trial: Trial, run: Run, key: str) -> Any:
     """What a setting is as it is: as the run has it, else as it is written; None where it is not."""
-    if key.startswith("engine."):
-        return (settings_of(run) | {"policy": run.engine}).get(key.removeprefix("engine."))
+    section, _, name = key.partition(".")
+    if section == "engine":
+        return (settings_of(run) | {"policy": run.engine}).get(name)
+    if section == "cost" and name in (has := run.cost.describe()):
+        return has[name]
     value: Any = document_of(trial)
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -166,6 +184,10 @@ def _value_of(trial: Trial, run: Run, key: str) -> Any:
 
 
 def _check_rate(trial: Trial) -> None:
+    if RATE in trial.options:
+        raise InputError(
+            f"{trial.options[RATE]} {RATE}", None, None, "capacity finds the rate: or --maximize throughput"
+        )
     try:
         check_rate(trial)
     except InputError as error:
@@ -261,9 +283,9 @@ def _fill(runner: _Runner, space: Space, axes: Sequence[Axis], own: Settings, si
 
 
 def _values(row: Row, axes: Sequence[Axis]) -> list[float] | None:
-    """What the optimiser is told: None where a run failed or has no such figure."""
-    values = [float(value) for axis in axes if (value := row.get(axis.column)) is not None]
-    return None if row["error"] is not None or len(values) < len(axes) else values
+    """What the optimiser is told: None where a run failed or lacks a figure."""
+    costs = [axis.cost(row) for axis in axes]
+    return None if math.inf in costs else [-cost if axis.most else cost for axis, cost in zip(axes, costs, strict=True)]
 
 
 def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: str) -> None:
@@ -299,7 +321,7 @@ def _plainer(rows: Sequence[Row], own: Settings) -> list[Settings]:
         return []
     known = [{key: one[key] for key in own} for one in rows]
     settings = {key: row[key] for key in own}
-    back = [{**settings, key: value} for key, value in own.items() if value is not None and row[key] != value]
+    back = [{**settings, key: value} for key, value in own.items() if row[key] != value]
     return [one for one in back if one not in known]
 
 
