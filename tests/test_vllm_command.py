@@ -253,3 +253,23 @@ def test_flags_are_replaced_where_they_stand(command: str, changed: dict[str, st
 def test_a_command_made_for_a_model_names_that_model(name: str) -> None:
     words = command_for({"llm": name}).split()
     assert words[:2] == ["vllm", "serve"] and known_as(words[2])[0] == name
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "vllm serve M --max-num-seqs 64 | tee log --max-num-seqs 128 && vllm serve N --max-num-seqs 4",
+        "cd /models && X=1 vllm serve M --max-num-seqs 64; vllm serve N --max-num-seqs 4",
+        "vllm serve M --max-num-seqs 64 2>&1 > log &",
+        "python -m vllm.entrypoints.openai.api_server --model M --max-num-seqs 64 || run --max-num-seqs 4",
+        "vllm serve M --chat-template '<|im|>' --max-num-seqs 64",
+    ],
+)
+def test_a_command_ends_where_the_shell_ends_it(text: str) -> None:
+    found = parse(text)
+    assert (found.settings["max_num_seqs"], found.cost["llm"]) == (64, "M")
+
+
+def test_a_clients_command_is_refused() -> None:
+    with pytest.raises(InputError, match="is a client's: must be the server's, vllm serve MODEL"):
+        parse("vllm bench serve --request-rate 5")

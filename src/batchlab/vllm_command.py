@@ -71,6 +71,8 @@ FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}
 NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
 """Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
+END = re.compile("[|&;<>()]+")
+"""What a shell ends a command with, or sends its output by: a word of its own, if it is not quoted."""
 CONTINUATION = re.compile(r"\\[ \t]*\r?\n")
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
@@ -133,15 +135,20 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
 
 
 def _words(text: str) -> list[str]:
-    """The command's words from `serve` on, or from the first flag."""
+    """The command's words from `serve` on, or from the first flag, up to where another command begins."""
     try:
-        words = shlex.split(CONTINUATION.sub(" ", text), comments=True)
+        reader = shlex.shlex(CONTINUATION.sub(" ", text), posix=True, punctuation_chars=True)
+        reader.whitespace_split = True
+        words = list(reader)
     except ValueError as error:
         raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
-    if "serve" in words:
-        return words[words.index("serve") :]
-    while words and not words[0].startswith("--"):  # environment, python -m ...
-        words.pop(0)
+    place = words.index("serve") if "serve" in words else None
+    if place is None:  # environment, python -m ...
+        place = next((first for first, word in enumerate(words) if word.startswith("--")), len(words))
+    elif "bench" in words[:place]:
+        raise InputError("--from-command", None, text, "is a client's: must be the server's, vllm serve MODEL ...")
+    words = words[place:]
+    words = words[: next((end for end, word in enumerate(words) if END.fullmatch(word)), len(words))]
     if not words:
         raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
     return words
