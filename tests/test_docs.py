@@ -14,15 +14,18 @@ NAME.zh-TW.md, is not run again: it shows what its original shows.
 
 import contextlib
 import io
+import math
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 
 import pytest
 
@@ -224,3 +227,26 @@ def anchors_of(document: Path) -> set[str]:
 )
 def test_agrees(shown: str, real: str, right: bool) -> None:
     assert agrees(shown.split(), real.split()) == right
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh-TW.md", "docs/vllm-in-five-minutes.md"])
+def test_the_mean_lengths_told_are_those_after_clipping(name: str) -> None:
+    """The mean of min(X, c) with lognormal X, of mean m and sigma s, is m P(z - s) + c (1 - P(z)): P is the normal
+    distribution, z the bound's place in it."""
+    generate = tomllib.loads((ROOT / "examples" / "capacity-conversation.toml").read_text())["workload"]["generate"]
+    normal = NormalDist().cdf
+    told = set()
+    for lengths in (generate["prompt"], generate["output"]):
+        mean, sigma, bound = lengths["mean"], lengths["sigma"], lengths["max"]
+        place = (math.log(bound / mean) + sigma**2 / 2) / sigma
+        told.add(f"{mean * normal(place - sigma) + bound * (1 - normal(place)):,.0f}")
+    text = (ROOT / name).read_text(encoding="utf-8")
+    (sentence,) = [line for line in text.splitlines() if re.search("in the mean.* answers|回答平均", line)]
+    assert told <= set(NUMBER.findall(sentence))
+
+
+def test_the_readme_names_the_time_of_the_set_up_as_the_launcher_does() -> None:
+    said = "1 to 3 minutes (6 on a busy machine)"
+    assert said in (ROOT / "batchlab").read_text()
+    for name in ("README.md", "README.zh-TW.md"):
+        assert said in (ROOT / name).read_text(encoding="utf-8")
