@@ -281,6 +281,20 @@ def test_the_cost_of_tokens(write):
     assert document["cost"]["per_million_tokens"] == pytest.approx(float(3 * 10**6 / (output_tokens_an_hour * 30 / 20)))
 
 
+def test_the_printed_price_follows_from_what_is_printed(write):
+    """Poisson arrivals: the rate that was drawn is another than the one asked for, and the price is of that."""
+    text = EVEN.replace('arrivals = "constant"', 'arrivals = "poisson"').replace("output = 1", "output = 20")
+    command = ["capacity", write(ENGINE + text), "--slo=ttft:p99<=200ms", "--seeds=1", "--jobs=1", "--gpu-price=3"]
+    result = CliRunner().invoke(cli, command)
+    price, came = re.search(
+        r"hour: (\S+) per million output.*at the (\S+) requests/s that came", result.stdout
+    ).groups()
+    capacity = re.search(r"capacity (\S+) requests/s", result.stdout)[1]
+    assert came != capacity
+    assert float(price) == pytest.approx(3 / (float(came) * 3600 * 20 / 1e6), rel=0.01)
+    assert "goodput: requests within all targets, over the time to the end of the last" in result.stdout
+
+
 def test_the_document_has_the_curve_and_says_what_it_is_of(write):
     """Attainment against rate, of every run that the search made: a report draws it from the document alone."""
     scenario = write(ENGINE.replace("seqs = 1", "seqs = 4") + RANDOM)

@@ -132,6 +132,11 @@ def test_the_rules_of_the_reading():
         (made(2048, itl__p99=120, ttft_long__p50=80), "= 1024 has the shorter ITL P99"),
         (made(2048, itl__p99=80, ttft_long__p50=120), "= 2048 has the shorter ITL P99"),
         (made(2048, output_token_rate=110.0, ttft__p95=120), "= 2048 has more throughput and a worse TTFT P95"),
+        (made(2048, output_token_rate=125.0, ttft__p95=104), "= 1024 has 20 % less throughput"),
+        (
+            made(2048, itl__p99=50, ttft__p95=75),
+            "= 2048 is better in all of it: ITL P99 50 % and TTFT P95 25 % shorter",
+        ),
         (made(2048, cached=0.4), "repeat both with enable_prefix_caching = false"),
         (made(2048, preemptions=3), "preemptions 0 and 3"),
     ):
@@ -146,12 +151,36 @@ def test_the_rules_of_the_reading():
         made(2048, itl__p99=104, ttft_long__p50=80),
         made(2048, itl__p99=120, ttft_long__p50=96),
         made(2048, output_token_rate=104.0, ttft__p95=120),
-        made(2048, output_token_rate=110.0, ttft__p95=104),
+        made(2048, output_token_rate=104.0, ttft__p95=104),
+        made(2048, itl__p99=50, ttft__p95=75, itl__p50=120),
+        made(2048, itl__p99=50),
         made(2048, cached=0.04),
     ):
         for pair in ((base, near), (near, base)):
             assert "no rule applies" in read(*pair, KEY)[0], near
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
+
+
+def test_chunks_are_the_cause_only_of_settings_that_change_them():
+    few = made(8, itl__p99=80, ttft_long__p50=300, queue_time__mean=20_000_000, output_token_rate=80.0)
+    many = made(64, queue_time__mean=5_000_000)
+    trade = "has the shorter ITL P99 and the longer TTFT of long prompts"
+    assert read(few, many, "engine.max_num_seqs") == [
+        f"max_num_seqs = 8 {trade}: requests wait 20.00 ms in the mean to be scheduled, not 5.00",
+        "max_num_seqs = 8 has 20 % less throughput",
+    ]
+    assert read(few, many, "cost.prefill_token")[0].startswith(f"prefill_token = 8 {trade}: requests wait")
+    assert read(
+        replace(few, latency={**few.latency, "queue_time": many.latency["queue_time"]}), many, "cost.scale"
+    ) == [
+        f"scale = 8 {trade}",
+        "scale = 8 has 20 % less throughput",
+    ]
+    for key in ("engine.long_prefill_token_threshold", "engine.prefill_chunk", KEY):
+        assert read(few, many, key)[0].endswith(f"{trade}: finer chunks")
+    slow = made(64, output_token_rate=110.0, ttft__p95=120)
+    assert read(made(8), slow, "engine.max_num_seqs")[0].endswith("TTFT P95: waiting in larger batches")
+    assert read(made(8), slow, "cost.scale") == ["scale = 64 has more throughput and a worse TTFT P95"]
 
 
 @pytest.mark.parametrize(("blocks", "told"), [(60, True), (2000, False)])

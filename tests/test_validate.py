@@ -29,6 +29,7 @@ from batchlab.scenario import build
 from batchlab.validate.compare import amplification, compared
 from batchlab.validate.recorded import recorded
 from batchlab.validate.replay import Replay, prepare, replay
+from batchlab.validate.traced import _series as traced_series
 from batchlab.validate.traced import traced
 
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
@@ -749,3 +750,15 @@ def test_a_fit_that_no_cost_could_hold_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("prefill_tokens,time_us\n" + "5,1e11\n" * 8)
     ended = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "cost.toml")
     assert ": too long a time for " in str(ended.exception) and not (tmp_path / "cost.toml").exists()
+
+
+def test_the_state_of_a_trace_is_compared_over_time_however_long_its_steps_are() -> None:
+    """Ends at 0, 1, 2, 3 ms, 1 s and 4 s, with 1, 2, 3, 4, 2 and 0 requests: by hand (1 + 2 + 3 + 4 * 997 + 2 * 3000)
+    / 4000 over time, and 2 over the steps."""
+    ends = (0, 1_000_000, 2_000_000, 3_000_000, 10**9, 4 * 10**9)
+    states = [(end, running, 0, None) for end, running in zip(ends, (1, 2, 3, 4, 2, 0), strict=True)]
+    rows = traced_series(states, 0, None)
+    assert sum(row["running"] for row in rows) / len(rows) == pytest.approx(9994 / 4000, abs=0.01)
+    gaps = {round(b["t"] - a["t"], 9) for a, b in pairwise(rows)}
+    assert gaps == {0.004}
+    assert [row["running"] for row in traced_series(states[3:4], 0, None)] == [4]

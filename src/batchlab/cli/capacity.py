@@ -25,6 +25,9 @@ from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
 
+GOODPUT = (
+    "goodput: requests within all targets, over the time to the end of the last: less than came, even where all are"
+)
 RUNS = 10
 """That a search takes: some until it is missed (or met), and six or so of bisection."""
 
@@ -120,6 +123,7 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
     print_folded(out, samples, tuple(samples)[1:-1])
+    say(out, GOODPUT)
     out.print()
     changes = _changes(found, f"{found.of}/{per}")
     print_folded(out, changes, tuple(changes)[1:5])
@@ -155,16 +159,17 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
     if found.answer.met is not None and found.answer.missed is None:
         say(out, "the search ended there without a miss: the objectives do not bind")
     if cost is not None:
-        say(out, _of_tokens(cost))
+        say(out, _of_tokens(cost, found.answer.met))
 
 
-def _of_tokens(cost: dict[str, Any]) -> str:
+def _of_tokens(cost: dict[str, Any], met: Probe | None) -> str:
     gpus = f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour"
-    if cost["per_million_tokens"] is None:
+    if met is None:
         return f"{gpus}: no cost of tokens, as no rate meets the objectives"
     return (
         f"{gpus}: {cost['per_million_output_tokens']:.3g} per million output tokens, "
-        f"{cost['per_million_tokens']:.3g} per million of prompt and output"
+        f"{cost['per_million_tokens']:.3g} per million of prompt and output, "
+        f"at the {met.offered:,.3g} requests/s that came"
     )
 
 

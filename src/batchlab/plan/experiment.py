@@ -28,6 +28,24 @@ APART = 0.05
 FULL = 0.95
 """KV memory is nearly full from this share on."""
 NO_RULE = f"no rule applies: no trade beyond {100 * APART:g} % between ITL, TTFT and throughput"
+SEATS = "engine.max_num_seqs"
+CHUNKING = frozenset(
+    f"engine.{name}"
+    for name in (
+        *("max_num_batched_tokens", "long_prefill_token_threshold", "prefill_chunk", "token_budget", "target_itl"),
+        *("max_num_tokens", "chunk_unit_size"),
+    )
+)
+"""Settings that change how large a chunk of a prompt may be. Of others a trade is told without this cause."""
+LATENCIES = (
+    ("itl", "p50"),
+    ("itl", "p90"),
+    ("itl", "p99"),
+    ("ttft", "p95"),
+    ("ttft short", "p50"),
+    ("ttft long", "p50"),
+)
+"""None of which is longer at a value that is better in all of it."""
 Figures = dict[str, Any]
 
 
@@ -181,18 +199,25 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
         if itl > 1 + APART and long_ttft < 1 - APART:
             target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
             trade = "the shorter ITL P99 and the longer TTFT of long prompts"
-            said.append(f"{name} = {low.value} has {trade}: finer chunks{target}")
+            said.append(f"{name} = {low.value} has {trade}{_cause(low, high, key)}{target}")
             more = _ratio(high, low, "itl", "p90")
-            if more > 1 + APART:
+            if more > 1 + APART and key in CHUNKING:
                 said.append(
                     f"ITL P90 goes the other way, {100 * (more - 1):.0f} % longer at {name} = {low.value}: a prompt is "
                     "spread over more iterations, so more gaps hold a chunk, though each a shorter one"
                 )
-        if (
-            high.output_token_rate > low.output_token_rate * (1 + APART)
-            and _ratio(low, high, "ttft", "p95") > 1 + APART
-        ):
-            said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95: waiting in larger batches")
+        if high.output_token_rate > low.output_token_rate * (1 + APART):
+            if _ratio(low, high, "ttft", "p95") > 1 + APART:
+                cause = ": waiting in larger batches" if key in CHUNKING or key == SEATS else ""
+                said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95{cause}")
+            else:
+                less = 1 - low.output_token_rate / high.output_token_rate
+                said.append(f"{name} = {low.value} has {100 * less:.0f} % less throughput")
+        if _better(low, high):
+            itl, ttft = (100 * (1 - _ratio(high, low, *of)) for of in (("itl", "p99"), ("ttft", "p95")))
+            said.append(
+                f"{name} = {low.value} is better in all of it: ITL P99 {itl:.0f} % and TTFT P95 {ttft:.0f} % shorter"
+            )
         if high.cached is not None and low.cached is not None and high.cached > low.cached + APART:
             said.append(
                 f"with {name} = {high.value} more of the prompts was found cached ({100 * high.cached:.0f} % "
@@ -203,6 +228,26 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
     if one.preemptions or other.preemptions:
         said.append(f"preemptions {one.preemptions:,} and {other.preemptions:,}: part of the work is done twice")
     return said or [NO_RULE]
+
+
+def _cause(low: Measured, high: Measured, key: str) -> str:
+    """Why the first has the shorter gaps and the longer TTFT, where the setting or the queue tells it."""
+    if key in CHUNKING:
+        return ": finer chunks"
+    longer, shorter = (each.latency["queue_time"]["mean"] for each in (low, high))
+    if longer is None or shorter is None or longer <= shorter * (1 + APART):
+        return ""
+    times, unit = (1e6, "ms") if low.unit == "ns" else (1, f"{low.unit}s")
+    return f": requests wait {longer / times:,.2f} {unit} in the mean to be scheduled, not {shorter / times:,.2f}"
+
+
+def _better(one: Measured, other: Measured) -> bool:
+    """Whether one has the shorter ITL P99 and TTFT P95, and nothing in which the other is better."""
+    return (
+        all(_ratio(one, other, *of) > 1 + APART for of in (("itl", "p99"), ("ttft", "p95")))
+        and all(_ratio(one, other, *of) > 1 - APART for of in LATENCIES)
+        and one.output_token_rate * (1 + APART) >= other.output_token_rate
+    )
 
 
 def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:

@@ -1,10 +1,13 @@
 """A trace with real times as a measured run: what a recorder inside an engine wrote. docs/trace-format.md."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from batchlab import policies
 from batchlab.clients.identity import NamedBlocks
@@ -19,8 +22,8 @@ from batchlab.metrics.result import RequestResult
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
 
-MOMENTS = 200
-"""Moments at which the state of the engine is compared."""
+MOMENTS = 1000
+"""Moments at which the state of the engine is compared, evenly spaced: a mean over them is one over time."""
 BLOCKS = ("num_gpu_blocks", "block_size", "enable_prefix_caching")
 DERIVED = ("gpu_memory_utilization",)
 """Settings that only say where the number of blocks came from, which the limits have."""
@@ -173,10 +176,12 @@ def _seconds(time: int | None, start: int) -> float:
 
 
 def _series(states: list[tuple[int, int, int, dict[str, int] | None]], start: int, blocks: int | None) -> list[Row]:
-    """The states at the ends of evenly picked iterations."""
+    """The states at evenly spaced moments, each as the last iteration left it that had ended by then."""
     rows = []
-    for end, running, waiting, kv in states[:: max(1, len(states) // MOMENTS)]:
+    first, last = states[0][0], states[-1][0]
+    for moment in np.linspace(first, last, MOMENTS, endpoint=False).tolist() if last > first else [first]:
+        _, running, waiting, kv = states[bisect_right(states, moment, key=lambda state: state[0]) - 1]
         used = 0.0 if kv is None or blocks is None else 100 * (1 - kv["free_after"] / blocks)
-        values = {"t": (end - start) / NS_IN_S, "running": running, "waiting": waiting, "kv_cache_pct": used}
+        values = {"t": (moment - start) / NS_IN_S, "running": running, "waiting": waiting, "kv_cache_pct": used}
         rows.append(Row(0, values))
     return rows
