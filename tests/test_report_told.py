@@ -17,6 +17,7 @@ from batchlab.export.charts import LoadChart
 from batchlab.export.strip import Strip
 from batchlab.report.slots import COLUMNS, Slots
 from batchlab.report.words import breaking
+from batchlab.report.words import time as shown_time
 
 pytest_plugins = ["report_samples"]
 
@@ -235,3 +236,9 @@ def last_of(strip: Strip) -> list[dict[str, Any]]:
         done += part.iterations
         found.append(lines[done - 1])
     return found
+
+
+def test_times_side_by_side_have_as_many_digits() -> None:
+    told = {23 * 10**9: "23.0 s", 25_160_000_000: "25.2 s", 23_000_000: "23.0 ms", 5_400_000: "5.40 ms", 0: "0 ms"}
+    told |= {140 * 10**9: "140.0 s", 999_700_000: "1000 ms", 2 * 10**8: "200 ms", 9_996_000: "10.0 ms"}
+    assert {time: shown_time(time, "ns") for time in told} == told

@@ -27,8 +27,13 @@ def time(value: float | None, unit: str) -> str:
         return number(value)
     seconds, ms = value / NS_IN_S, value / NS_IN_MS
     if seconds >= 1:
-        return f"{seconds:,.1f} s" if seconds >= 100 else f"{seconds:.3g} s"
-    return f"{ms:.3g} ms"
+        return f"{seconds:,.1f} s" if seconds >= 100 else f"{_three_digits(seconds)} s"
+    return f"{_three_digits(ms)} ms"
+
+
+def _three_digits(value: float) -> str:
+    """With trailing zeros, so that figures side by side are as exact; 0 is exact as it is."""
+    return f"{value:.0f}" if value == 0 or value >= 99.95 else f"{value:#.3g}"
 
 
 def number(value: float | None) -> str:

@@ -644,7 +644,7 @@ function fronts(sweep, number) {
       if (marked.length) traces.push(some(marked, mark, symbol, "ink", 14));
     }
     const { axis: look, layout } = theme();
-    Object.assign(layout, { hovermode: "closest", margin: { ...layout.margin, t: 50 }, xaxis: { ...look, title: { text: plain(`${axis.label} (${of})`) }, rangemode: "tozero" }, yaxis: { ...look, rangemode: "tozero", title: { text: plain(gain.label) } } });
+    Object.assign(layout, { hovermode: "closest", margin: { ...layout.margin, t: 50, b: 60 }, xaxis: { ...look, title: { text: plain(`${axis.label} (${of})`), standoff: 8 }, rangemode: "tozero" }, yaxis: { ...look, rangemode: "tozero", title: { text: plain(gain.label) } } });
     Plotly.react(byId(`front-${number}-${k}`), traces, layout, CONFIG);
   });
   if (byId(`rate-${number}`)) attainment(sweep.attained, sweep.unit, "requests", byId(`rate-${number}`));
