@@ -3,6 +3,7 @@
 import io
 import json
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -21,7 +22,8 @@ from batchlab import load
 from batchlab.cli.timeline import Timeline
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
-from batchlab.events import Event
+from batchlab.events import Event, Iteration
+from batchlab.explain import explain
 from batchlab.export import tables
 from batchlab.export.chrome import REQUESTS, SCHEDULER, ChromeTrace
 from batchlab.export.follow import follow
@@ -29,6 +31,7 @@ from batchlab.export.lanes import Lanes
 from batchlab.export.spans import KINDS, Mark, Span, Spans
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
+from batchlab.report.recording import Recorder, read
 from batchlab.simulate import simulate
 from batchlab.trace.encode import decode
 
@@ -363,6 +366,42 @@ def test_a_trace_that_contradicts_itself_is_one_error(tmp_path: Path) -> None:
                 refused += 1
                 assert str(error).startswith(f"{file}: line ")
     assert refused > len(lines) // 2
+
+
+@pytest.mark.parametrize("policy", ["vllm", "vllm-v0", "triton"])
+def test_a_line_in_the_wrong_place_is_one_error_for_everyone_who_reads(policy: str, tmp_path: Path) -> None:
+    """Copy any line to any place: each reader says which line contradicts those before it, or takes the file."""
+    trace = tmp_path / "t.jsonl"
+    lines = next(r for r in map(outcome, [policy] * 60, SEEDS) if len(r.iterations) > 20).text.splitlines()
+    random, refused = Random(policy), 0
+    for _ in range(150):
+        kept = list(lines)
+        kept.insert(random.randrange(1, len(lines)), random.choice(lines))
+        trace.write_text("".join(f"{line}\n" for line in kept))
+        readers: list[Callable[[], object]] = [
+            lambda: follow(trace, [Spans(lambda item: None), Summary()]),
+            lambda: read(trace, [Recorder()]),
+            lambda: explain(trace),
+        ]
+        for reader in readers:
+            try:
+                reader()
+            except InputError as error:
+                refused += 1
+                assert str(error).startswith(f"{trace}: line ")
+    assert refused > 300
+
+
+def test_a_batch_of_one_without_a_seat_is_refused() -> None:
+    """By hand: a has its seat, b only waits, and the batch holds b alone: a is neither in it nor said to be held."""
+    observe = Spans(lambda item: None)
+    for id in "ab":
+        observe(Request(id, 0, 1, 2, 2))
+    line: dict[str, Any] = {"iteration": 0, "start": 0, "end": 1, "arrived": ["a", "b"], "admitted": ["a"]}
+    line |= {"scheduled": [("b", "prefill", 1)], "delivers": 0, "queue": ["b"], "active": ["a"]}
+    empty = ("rejected", "dropped", "preempted", "cached", "prefill_done", "first_token", "completed", "discarded")
+    with pytest.raises(InputError, match="request 'b': one with a seat expected; batchlab verify says what is wrong"):
+        observe(Iteration(**{name: [] for name in empty}, **line, unused=None, idle=None))
 
 
 def test_requests_that_are_not_known_are_refused() -> None:

@@ -13,6 +13,8 @@ from batchlab.conform.cases import case_files
 from batchlab.conform.recorded import run_recording
 from batchlab.errors import InputError
 from batchlab.explain import explain
+from batchlab.export.follow import follow
+from batchlab.export.spans import Mark, Span, Spans
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
 from batchlab.simulate import simulate
@@ -137,6 +139,14 @@ def test_a_client_that_leaves_while_the_step_is_under_way(tmp_path: Path) -> Non
     assert verify(path).ok and verify(path).note is None
     assert run_recording(path) == ("2 steps, 2 requests, 0 preemptions, 1 cancelled", None)
     assert explain(path, ["B"]).life("B").end == 20
+    told: list[Span | Mark] = []
+    follow(path, [Spans(told.append)])
+    assert [item for item in told if item.id == "B"] == [
+        Mark("B", "arrived", 1, 0),
+        Span("B", "waiting", 1, 10, 0, -1),
+        Span("B", "prefill", 10, 20, 0, 0, 4),
+        Mark("B", "dropped", 20, 0, "cancelled: by its client"),
+    ]
     summary = Summary()
     for entry in lines:
         summary(decode(json.loads(json.dumps(entry))))

@@ -18,7 +18,7 @@ from batchlab.core.sequence import Sequence
 from batchlab.core.step import Delivery, Step
 from batchlab.errors import BatchlabError, InputError
 from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
-from batchlab.explain.source import read_events
+from batchlab.explain.source import read_events, tell
 from batchlab.metrics.fold import Summary
 from batchlab.settings import construct, parameters
 
@@ -31,7 +31,7 @@ def run_recording(path: str | os.PathLike[str]) -> tuple[str, Difference | None]
     """
     known = _Known(path)
     replay: _Replay | None = None
-    for event in _events(path):
+    for _, event in _events(path):
         if isinstance(event, Header):
             replay = _Replay(event, known)
         elif isinstance(event, Request) and replay is not None:
@@ -54,13 +54,13 @@ def _step(replay: _Replay, event: Iteration) -> Difference | None:
         raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {detail}") from error
 
 
-def _events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    for _, event in read_events(path):
+def _events(path: str | os.PathLike[str]) -> Iterator[tuple[int, Event]]:
+    for number, event in read_events(path):
         if isinstance(event, Header) and event.recorded is None:
             raise InputError(
                 path, "line 1", None, "a recording of an engine expected, but its header has no `recorded`"
             )
-        yield event
+        yield number, event
 
 
 class _Known:
@@ -70,13 +70,8 @@ class _Known:
         summary = Summary()
         iterations = 0
         self.blocks = NamedBlocks()
-        for event in _events(path):
-            try:
-                summary(event)
-            except (KeyError, ValueError) as error:  # an id that nobody has, a seat that nobody holds
-                expected = "contradicts the lines before it; batchlab verify says what is wrong"
-                raise InputError(path, f"iteration {iterations}", None, expected) from error
-            self.blocks(event)
+        for number, event in _events(path):
+            tell(path, number, event, [summary, self.blocks])
             iterations += isinstance(event, Iteration)
         counts, tally = summary.result_counts(), summary.tally
         others = [f"{count} {result}" for result, count in counts.items() if result != "completed"]

@@ -14,7 +14,7 @@ from batchlab.explain.explainer import Explainer
 from batchlab.explain.finding import Finding
 from batchlab.explain.lives import Life
 from batchlab.explain.reasons import Reason
-from batchlab.explain.source import read_events
+from batchlab.explain.source import read_events, tell
 from batchlab.explain.state import State
 from batchlab.explain.troubles import TROUBLES
 from batchlab.explain.wording import detail
@@ -166,11 +166,7 @@ def explain(
     """
     explainer = Explainer(requests, [trouble() for trouble in TROUBLES])
     for number, event in read_events(trace):
-        try:
-            explainer(event)
-        except InputError as error:
-            error.file, error.place = os.fspath(trace), f"line {number}: {error.place}"
-            raise
+        tell(trace, number, event, [explainer])
         if watch is not None:
             watch(event)
     return conclude(explainer)

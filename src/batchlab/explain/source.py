@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from batchlab.events import Event
+from batchlab.errors import InputError
+from batchlab.events import Event, Observer
 from batchlab.trace.encode import decode
 from batchlab.trace.fields import check_line
 from batchlab.trace.read import BadLine, read_trace
 
 DEFAULTS: dict[str, Any] = {"queue": {}, "deadlines": "keep", "retry": None, "steps_in_flight": 1}
 """Header fields that a recorder may leave out."""
+VERIFY = "batchlab verify says what is wrong"
 
 
 def read_events(path: str | os.PathLike[str]) -> Iterator[tuple[int, Event]]:
@@ -35,3 +37,21 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[tuple[int, Event]]:
     except BadLine as error:
         if not error.truncated or kind is None:
             raise
+
+
+def tell(path: str | os.PathLike[str], number: int, event: Event, observers: Sequence[Observer]) -> None:
+    """Tell the event of line `number` to observers, in their order.
+
+    Raises InputError with that line where it contradicts those before it, such as a token for one without a seat.
+    """
+    for observe in observers:
+        try:
+            observe(event)
+        except InputError as error:
+            if error.file is None:
+                error.file, error.place = os.fspath(path), f"line {number}: {error.place}"
+            raise
+        except (LookupError, ValueError, OverflowError) as error:
+            raise InputError(
+                path, f"line {number}", None, f"this line contradicts those before it; {VERIFY}"
+            ) from error

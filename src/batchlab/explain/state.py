@@ -12,6 +12,7 @@ from batchlab.explain.clocks import Above, QueueClock
 from batchlab.explain.front import Front
 from batchlab.explain.lives import Life, Loss
 from batchlab.explain.reasons import Reason
+from batchlab.explain.source import VERIFY
 from batchlab.trace.encode import encode
 from batchlab.trace.terms import terms_of
 from batchlab.units import duration
@@ -55,7 +56,7 @@ class State:
         life = self.lives.get(id)
         if life is None or (states and life.state not in states):
             state = "unknown" if life is None else life.state
-            expected = f"{' or '.join(states) or 'a known request'} expected; batchlab verify says what is wrong"
+            expected = f"{' or '.join(states) or 'a known request'} expected; {VERIFY}"
             raise InputError(None, f"request {shorten(id)}", state, expected)
         return life
 
@@ -171,6 +172,9 @@ class State:
                     self._sit(life)
                 else:
                     break
+            if left or ins[id]:
+                expected = f"taking a seat and losing it in turn expected; {VERIFY}"
+                raise InputError(None, f"request {shorten(id)}", life.state, expected)
 
     def _sit(self, life: Life) -> None:
         first = life.first_start is None and not life.parked

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from batchlab.errors import InputError
 from batchlab.events import End, Event, Header, Iteration, Observer
-from batchlab.explain.source import read_events
+from batchlab.explain.source import read_events, tell
 
 
 def follow(trace: str | os.PathLike[str], observers: Sequence[Observer]) -> End:
@@ -24,22 +23,9 @@ def follow(trace: str | os.PathLike[str], observers: Sequence[Observer]) -> End:
             iterations, time = event.iteration + 1, event.end
         elif isinstance(event, Header):
             recorded = event.recorded is not None
-        _tell(trace, number, event, observers)
+        tell(trace, number, event, observers)
     if isinstance(event, End):
         return event
     end = End("recorded" if recorded else "cut", iterations, time)
-    _tell(trace, number, end, observers)
+    tell(trace, number, end, observers)
     return end
-
-
-def _tell(trace: str | os.PathLike[str], number: int, event: Event, observers: Sequence[Observer]) -> None:
-    for observe in observers:
-        try:
-            observe(event)
-        except InputError as error:
-            if error.file is None:
-                error.file, error.place = os.fspath(trace), f"line {number}: {error.place}"
-            raise
-        except (LookupError, ValueError, OverflowError) as error:
-            expected = "this line contradicts those before it; batchlab verify says what is wrong"
-            raise InputError(trace, f"line {number}", None, expected) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from batchlab.clients.request import Request
 from batchlab.errors import InputError, shorten
 from batchlab.events import End, Event, Header, Iteration
+from batchlab.explain.source import VERIFY
 from batchlab.steps import Steps
 
 KINDS = ("waiting", "prefill", "decode", "held", "preempted", "retrying")
@@ -124,18 +125,18 @@ class Spans:
         self._move(it)
         for rejection in it.rejected:
             self._reject(rejection.id, rejection.reason, rejection.retry_at, it)
-        for drop in it.dropped:
-            self._end(drop.id, "dropped", it.start, it.iteration, f"{drop.result}: {drop.reason}")
+        self._drop(it, late=False)
         self._flying.append((it, self._plan(it)))
         self.steps.take(it)
         self._run(it)
         for _ in self.steps.over:
             self._flying.popleft()
+        self._drop(it, late=True)
         for id in it.first_token:
             self._cut(self._find(id), it.end, it.iteration + 1)
             self.tell(Mark(id, "first token", it.end, self.steps.running.line.iteration))
         for id in it.completed:
-            self._end(id, "completed", it.end, it.iteration + 1, None)
+            self._end(id, "completed", it, None, late=True)
         self._time = it.end
         self._iterations = it.iteration + 1
 
@@ -165,7 +166,12 @@ class Spans:
             self.tell(Mark(preemption.id, "preempted", it.start, it.iteration, detail))
         for id in (*ins, *(id for id in outs if id not in ins)):
             life = self._find(id)
-            life.seated = life.seated + ins[id] - outs[id] > 0
+            seats = life.seated + ins[id] - outs[id]
+            if seats not in (0, 1):
+                raise InputError(
+                    None, f"request {shorten(id)}", None, f"one seat at most, taken and lost in turn; {VERIFY}"
+                )
+            life.seated = seats > 0
             life.parked = not life.seated and outs[id] > 0
             if life.seated:
                 self._shut(life, it.start, it.iteration)
@@ -178,7 +184,7 @@ class Spans:
 
     def _reject(self, id: str, reason: str, retry_at: int | None, it: Iteration) -> None:
         if retry_at is None:
-            self._end(id, "rejected", it.start, it.iteration, reason)
+            self._end(id, "rejected", it, reason)
             return
         life = self._find(id)
         self._shut(life, it.start, it.iteration)
@@ -195,7 +201,8 @@ class Spans:
         for id, phase, tokens in it.scheduled:
             if id in plan:
                 raise InputError(None, f"request {shorten(id)}", None, "twice in one batch, one entry expected")
-            self._find(id)
+            if not self._find(id).seated:
+                raise InputError(None, f"request {shorten(id)}", None, f"one with a seat expected; {VERIFY}")
             plan[id] = (phase, tokens, cached.get(id, 0))
         if len(plan) < len(self._seated):
             plan |= {id: ("held", 0, 0) for id in self._seated if id not in plan}
@@ -247,12 +254,17 @@ class Spans:
         if life.span is not None and life.span.kind in ("waiting", "preempted"):
             life.span.end, life.span.last = time, iteration - 1
 
-    def _end(self, id: str, mark: str, time: int, iteration: int, detail: str | None) -> None:
-        """A request ends at that time, before that iteration."""
+    def _drop(self, it: Iteration, late: bool) -> None:
+        """Those end that end at its start, or `late`: while its step is under way, which counts whole."""
+        for drop in it.dropped:
+            if drop.late(it.start) is late:
+                self._end(drop.id, "dropped", it, f"{drop.result}: {drop.reason}", late)
+
+    def _end(self, id: str, mark: str, it: Iteration, detail: str | None, late: bool = False) -> None:
+        """A request ends at the iteration's start, or `late`: at its end."""
         life = self._find(id)
-        number = iteration
-        if mark == "completed":
-            number = self.steps.running.line.iteration if life.seated else iteration - 1
+        time, iteration = (it.end, it.iteration + 1) if late else (it.start, it.iteration)
+        number = self.steps.running.line.iteration if late and life.seated else it.iteration
         self._for_nobody(id, life, time)
         self._shut(life, time, iteration)
         self._told(life)
@@ -269,6 +281,7 @@ class Spans:
     def _find(self, id: str) -> _Life:
         life = self._lives.get(id)
         if life is None:
-            expected = "one that has come and not ended expected; batchlab verify says what is wrong"
-            raise InputError(None, f"request {shorten(id)}", None, expected)
+            raise InputError(
+                None, f"request {shorten(id)}", None, f"one that has come and not ended expected; {VERIFY}"
+            )
         return life

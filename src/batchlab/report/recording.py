@@ -14,7 +14,7 @@ from batchlab.compare import said
 from batchlab.errors import InputError, one_line, shorten
 from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.explain import Explainer, Explanation, conclude
-from batchlab.explain.source import read_events
+from batchlab.explain.source import read_events, tell
 from batchlab.explain.troubles import TROUBLES
 from batchlab.metrics.answers import Question, answers
 from batchlab.metrics.fold import Summary
@@ -112,15 +112,7 @@ class Recorded:
 def read(path: str | os.PathLike[str], observers: Sequence[Observer]) -> None:
     """Tell observers the events of a trace. Raises InputError with the line where it is none."""
     for number, event in read_events(path):
-        try:
-            for observe in observers:
-                observe(event)
-        except InputError as error:
-            error.file, error.place = os.fspath(path), f"line {number}: {error.place}"
-            raise
-        except (KeyError, ValueError, OverflowError) as error:  # such as a token for a request that has no seat
-            expected = "the trace contradicts itself here; batchlab verify says what is wrong"
-            raise InputError(path, f"line {number}", one_line(str(error)), expected) from error
+        tell(path, number, event, observers)
 
 
 def _check_numbers(event: Event) -> None:
