@@ -253,3 +253,30 @@ def test_the_exports_hold_the_ids_as_they_are(folder: Path) -> None:
     svg = (folder / "t.svg").read_text(encoding="utf-8")
     ET.fromstring(svg)
     assert "<script" not in svg
+
+
+def test_halves_of_surrogate_pairs_are_escapes_in_every_file(folder: Path) -> None:
+    """JSON can hold them, so a trace can; no file of another kind can."""
+    text = (folder / "t.jsonl").read_text(encoding="utf-8").replace("=1+1", "half \\ud800")
+    text = text.replace('"idle":null', '"idle":null,"note":"half \\udfff"')
+    text = text.replace('"engine":"decode-first"', '"engine":"half \\udc00"')
+    (folder / "half.jsonl").write_text(text, encoding="utf-8")
+    assert batchlab(folder, "verify", "half.jsonl").returncode == 0
+    for what, file in (
+        ("requests", "half.csv"),
+        ("requests", "half.parquet"),
+        ("requests", "half.arrow"),
+        ("iterations", "steps.csv"),
+        ("iterations", "steps.parquet"),
+    ):
+        done = batchlab(folder, "export", "half.jsonl", what, "-o", file)
+        assert (done.returncode, done.stderr) == (0, ""), (what, file)
+    found = pyarrow.parquet.read_table(folder / "half.parquet")
+    assert found["id"].to_pylist() == [*IDS[:-1], "half \\ud800"]
+    assert found.schema.metadata[b"engine"] == b"half \\udc00"
+    assert "half \\ud800" in (folder / "half.csv").read_text(encoding="utf-8")
+    notes = pyarrow.parquet.read_table(folder / "steps.parquet")["note"].to_pylist()
+    assert "half \\udfff" in notes and set(notes) <= {"half \\udfff", None}
+    done = batchlab(folder, "report", "half.jsonl", "-o", "half.html")
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert "half \\udc00" in (folder / "half.html").read_text(encoding="utf-8")

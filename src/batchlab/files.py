@@ -10,6 +10,14 @@ from typing import IO, Any, TextIO
 
 from batchlab.errors import InputError
 
+ODD = "backslashreplace"
+"""What becomes of half of a surrogate pair, which JSON can hold and a file cannot: an escape."""
+
+
+def encodable(text: str) -> str:
+    """The text as a file can hold it."""
+    return text.encode("utf-8", ODD).decode()
+
 
 def read_toml(path: str | os.PathLike[str]) -> tuple[dict[str, Any], bytes]:
     """A TOML file's tables as they stand there, and its bytes. Raises InputError."""
@@ -55,12 +63,12 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
         if target.is_dir():
             raise IsADirectoryError(21, "it is a directory")
         if str(path).startswith("/dev/") or (target.exists() and not target.is_file()):  # nothing to rename
-            with open(path, "w", encoding="utf-8") as direct:
+            with open(path, "w", encoding="utf-8", errors=ODD) as direct:
                 yield direct
             return
         handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
         try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as file:
+            with open(handle, "w", encoding="utf-8", errors=ODD, newline="\n") as file:
                 yield file
             os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, target)

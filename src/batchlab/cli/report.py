@@ -16,7 +16,7 @@ from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.run import cost_remarks
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError, StalledError, one_line
-from batchlab.files import whole_file
+from batchlab.files import encodable, whole_file
 from batchlab.simulate import simulate
 
 MOST_RUNS = comparing.MOST_VARIANTS
@@ -79,7 +79,7 @@ def report(
         if not (found.runs or found.sweeps or found.capacities):
             raise InputError(None, None, None, "no run of these could begin: nothing to report")
         documents = [one.document() for one in found.runs]
-        page = render(documents, found.sweeps, found.capacities)
+        page = encodable(render(documents, found.sweeps, found.capacities))
         file.write(page)
     _say(output, len(page.encode()), documents, found)
     if not found.ended or any(missed(document["answers"]) for document in documents):

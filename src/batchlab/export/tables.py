@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.export.spans import Spans
+from batchlab.files import encodable
 from batchlab.metrics.fold import Summary
-from batchlab.metrics.table import writer_of
+from batchlab.metrics.table import column, writer_of
 from batchlab.steps import Step, Steps
 
 ROWS = 1 << 14
@@ -70,7 +71,7 @@ class IterationRows:
         """Take the next event."""
         if isinstance(event, Header):
             fields = [(name, pa.string() if name in TEXTS else pa.int64()) for name in COLUMNS]
-            about = {"engine": event.engine, "unit": event.clock["unit"]}
+            about = {"engine": encodable(event.engine), "unit": event.clock["unit"]}
             self._schema = pa.schema(fields, metadata=about)
             self._writer = writer_of(self._file, self._ending, self._schema)
         elif isinstance(event, Iteration):
@@ -92,7 +93,8 @@ class IterationRows:
                 self._writer.close()
 
     def _flush(self) -> None:
-        columns = [pa.array(map(value, self._rows), self._schema.field(name).type) for name, value in COLUMNS.items()]
+        kinds = zip(COLUMNS.values(), self._schema.types, strict=True)
+        columns = [column([value(row) for row in self._rows], kind) for value, kind in kinds]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
         self._rows = []
 

@@ -16,6 +16,7 @@ from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
 from batchlab.core.tally import NEVER, RESULTS, Tally
 from batchlab.errors import InputError, nearest
+from batchlab.files import encodable
 
 ROWS = 1 << 18
 """Rows of a record batch, and of a Parquet row group."""
@@ -44,7 +45,7 @@ def schema_of(requests: Sequence[Request], **about: str) -> Any:
         ("max_itl", pa.int64()),
         *((name, pa.int64()) for name in COUNTS),
     ]
-    return pa.schema(fields, metadata=about)
+    return pa.schema(fields, metadata={name: encodable(text) for name, text in about.items()})
 
 
 def batches(schema: Any, requests: Sequence[Request], tally: Tally, positions: Integers) -> Iterator[Any]:
@@ -56,7 +57,15 @@ def batches(schema: Any, requests: Sequence[Request], tally: Tally, positions: I
         if "sent" in schema.names:
             sent = np.array([requests[position].comes for position in part], np.int64)
             found |= {"sent": sent, "ttft_from_send": _latencies(tally, part, sent)["ttft"]}
-        yield pa.record_batch([pa.array(found[field.name], field.type) for field in schema], schema=schema)
+        yield pa.record_batch([column(found[field.name], field.type) for field in schema], schema=schema)
+
+
+def column(values: Any, kind: Any) -> Any:
+    """Values as a pyarrow array; halves of surrogate pairs, which no such file can hold, as escapes."""
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:
+        return pa.array([None if text is None else encodable(text) for text in values], kind)
 
 
 def ending_of(path: str | Path) -> str:

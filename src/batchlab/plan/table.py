@@ -10,7 +10,7 @@ from typing import Any
 
 import batchlab
 from batchlab.errors import InputError
-from batchlab.files import whole_bytes
+from batchlab.files import encodable, whole_bytes
 from batchlab.metrics.latency import NAMES
 from batchlab.metrics.objectives import ATTAINMENT, Objective
 from batchlab.plan.trial import Row, Trial, parse_slo
@@ -73,7 +73,7 @@ def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
     for name, array in arrays.items():
         of = _unit(name, unit)
         fields.append(pa.field(name, array.type, metadata=None if of is None else {"unit": of}))
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
+    texts = {key: encodable(value) if isinstance(value, str) else json.dumps(value) for key, value in about.items()}
     with whole_bytes(path) as file:
         pq.write_table(pa.table(list(arrays.values()), schema=pa.schema(fields, texts)), file)
 
@@ -92,6 +92,8 @@ def _column(values: Sequence[Any], text: bool) -> Any:
     """Values of one type; those of several kinds as JSON."""
     import pyarrow as pa
 
+    from batchlab.metrics.table import column
+
     kinds = {type(value) for value in values if value is not None}
     small = all(not isinstance(value, int) or abs(value) < 1 << 63 for value in values)
     if kinds == {bool}:
@@ -100,4 +102,4 @@ def _column(values: Sequence[Any], text: bool) -> Any:
         return pa.array(values, pa.int64())
     if kinds <= {int, float} and small and not text:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    return pa.array([v if v is None or isinstance(v, str) else json.dumps(v) for v in values], pa.string())
+    return column([v if v is None or isinstance(v, str) else json.dumps(v) for v in values], pa.string())
