@@ -22,6 +22,7 @@ from batchlab.costs import build
 from batchlab.costs.base import LONGEST, whole
 from batchlab.costs.roofline import Roofline
 from batchlab.errors import InputError
+from batchlab.vllm_command import parse
 
 ROOT = Path(__file__).parents[1]
 SHARED = Path(__file__).parents[2] / "shared"
@@ -336,9 +337,9 @@ def test_a_config_is_found_from_the_scenario(tmp_path: Path, monkeypatch: pytest
         ("cost.step_us", float("nan"), "must be a number from 0 to 1e9"),
         ("cost.allreduce_us", 2**63, "must be a number from 0 to 1e9"),
         ("cost.step_us", "130", "must be a number"),
-        ("engine.gpu_memory_utilization", 0, "must be above 0"),
-        ("engine.gpu_memory_utilization", 1.5, "must be at most 1"),
-        ("engine.gpu_memory_utilization", float("nan"), ""),
+        ("engine.gpu_memory_utilization", 0, "must be above 0, at most 1"),
+        ("engine.gpu_memory_utilization", 1.5, "must be above 0, at most 1"),
+        ("engine.gpu_memory_utilization", float("nan"), "must be above 0, at most 1"),
         ("engine.gpu_memory_utilisation", 0.9, "unknown key (did you mean 'gpu_memory_utilization'?)"),
         ("engine.gpu_memory_utilization", 0.1, "does not fit"),
         ("engine.max_num_batched_tokens", 2**40, "does not fit"),
@@ -491,3 +492,16 @@ def test_the_page_on_accuracy_is_what_the_script_writes() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert script.page(SHARED / "measured") == (ROOT / "docs" / "accuracy-roofline.md").read_text()
+
+
+@pytest.mark.parametrize("value", ["abc", float("nan"), 5, -1, 0])
+def test_a_wrong_utilization_is_refused_where_the_blocks_are_given_too(value: Any) -> None:
+    with pytest.raises(InputError, match=r"engine\.gpu_memory_utilization: .*: must be a(bove 0, at most 1| number)"):
+        load(EXAMPLE.parent / "vllm.toml", {"engine.gpu_memory_utilization": value})
+
+
+@pytest.mark.parametrize("value", ["nan", "0", "1.5", "-1"])
+@pytest.mark.parametrize("knows_memory", [False, True])
+def test_a_wrong_utilization_is_refused_in_a_command(value: str, knows_memory: bool) -> None:
+    with pytest.raises(InputError, match=f"--gpu-memory-utilization: .*{value}.*: must be above 0, at most 1"):
+        parse(f"vllm serve M --gpu-memory-utilization={value}", knows_memory)

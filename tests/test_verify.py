@@ -16,6 +16,7 @@ from trace_mutations_frame import SUMMARY_MUTATIONS
 from trace_samples import Sample, recorded
 
 from batchlab.errors import InputError
+from batchlab.explain.source import read_events
 from batchlab.trace.read import read_trace
 from batchlab.trace.verify import MAX_VIOLATIONS, RULES, Report, verify
 
@@ -257,6 +258,9 @@ def _alternatives(value: Any, ids: list[str]) -> list[Any]:
     return [other for other in ids if other != value] if value in ids else []
 
 
+BOUNDS = [1 << 40, (1 << 40) + 1, (1 << 63) - 1, 1 << 63, -(1 << 63), -(1 << 63) - 1, 10**400]
+
+
 def test_every_field_is_checked_for_type_and_presence_as_the_schema_does(
     tmp_path: Path, schema: Draft202012Validator
 ) -> None:
@@ -264,7 +268,7 @@ def test_every_field_is_checked_for_type_and_presence_as_the_schema_does(
     kinds = {line["type"]: place for place, line in enumerate(lines)}
     for place in kinds.values():
         for path in _paths(lines[place]):
-            for value in (None, "", -1, 1.5, [], {}, [[]], True, "absent"):
+            for value in (None, "", -1, 1.5, [], {}, [[]], True, "absent", *BOUNDS):
                 broken = copy.deepcopy(lines)
                 target = _at(broken[place], path[:-1])
                 if value == "absent" and isinstance(target, dict):
@@ -301,3 +305,33 @@ def test_verifier_imports_nothing_of_the_simulator(name: str) -> None:
         for module in modules:
             if module.startswith("batchlab"):
                 assert module == "batchlab.errors" or module.removeprefix("batchlab.trace.") + ".py" in CORE_FREE
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value", "told"),
+    [
+        (
+            "header",
+            ("requests", 0, "prompt"),
+            1 << 63,
+            "prompt: 9223372036854775808: at most 2^40 expected",
+        ),
+        ("iteration", ("unused",), (1 << 40) + 1, "unused: 1099511627777: at most 2^40 expected"),
+        ("iteration", ("scheduled", 0, 2), 1 << 41, "scheduled[0][2]: 2199023255552: at most 2^40 expected"),
+        ("end", ("time",), 1 << 63, "time: 9223372036854775808: at most 2^63 - 1 expected"),
+        ("header", ("requests", 0, "priority"), -(1 << 63) - 1, "-9223372036854775809: -2^63 or more expected"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_by_whoever_reads(
+    tmp_path: Path, kind: str, path: tuple[Any, ...], value: int, told: str
+) -> None:
+    lines = sample(BASELINE).lines
+    place = next(n for n, line in enumerate(lines) if line["type"] == kind)
+    _at(lines[place], path[:-1])[path[-1]] = value
+    report = check(tmp_path, text(lines))
+    assert any(v.rule == "format" and told in v.message for v in report.violations)
+    file = tmp_path / "out-of-range.jsonl"
+    file.write_text(text(lines))
+    with pytest.raises(InputError) as refused:
+        list(read_events(file))
+    assert str(refused.value).startswith(f"{file}: line {place + 1}: ") and told in str(refused.value)

@@ -265,11 +265,11 @@ def _limits(policy: Any, engine: Mapping[str, Any], queue: QueueTable, cost: Cos
 def _utilization(policy: Any, engine: Mapping[str, Any], given: Mapping[str, Any]) -> float | None:
     """gpu_memory_utilization, where it decides: num_gpu_blocks goes before it, as --num-gpu-blocks-override in vLLM."""
     names = MemorySettings.model_fields
-    if given.get("num_gpu_blocks") is not None or "num_gpu_blocks" not in policies.limits_of(type(policy)).values():
+    if "num_gpu_blocks" not in policies.limits_of(type(policy)).values():
         return None
     own = {name: engine[name] for name in names if name in engine and name not in parameters(type(policy))}
     checked: MemorySettings = validate(MemorySettings, own, "engine")
-    return checked.gpu_memory_utilization
+    return checked.gpu_memory_utilization if given.get("num_gpu_blocks") is None else None
 
 
 def _room_for_blocks(cost: CostModel, utilization: float, given: Mapping[str, Any]) -> int:

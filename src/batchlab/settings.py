@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from batchlab.errors import InputError, nearest
 
@@ -40,10 +40,17 @@ class LimitSettings(Table):
     max_model_len: Count | None = None
 
 
+def share_of_memory(value: float) -> float:
+    """A share that is neither nothing nor more than all. Raises ValueError."""
+    if not 0 < value <= 1:  # nor no number
+        raise ValueError("must be above 0, at most 1")
+    return value
+
+
 class MemorySettings(Table):
     """Instead of num_gpu_blocks, where the cost model knows the GPU's memory and the model's."""
 
-    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] | None = None
+    gpu_memory_utilization: Annotated[float, AfterValidator(share_of_memory)] | None = None
 
 
 def parameters(callable_: Any) -> dict[str, inspect.Parameter]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
+from batchlab.settings import share_of_memory
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -214,11 +215,20 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str,
             settings[flag.replace("-", "_")] = OTHERS[flag](value)
         except ValueError as error:
             raise InputError(f"--from-command --{flag}", None, value, "must be a number") from error
+        if flag == "gpu-memory-utilization":
+            _share(flag, settings["gpu_memory_utilization"])
     elif flag.startswith("compilation-config") and NO_GRAPHS.search(f"{flag}={value}"):
         unknown.append("--compilation-config.cudagraph_mode=NONE")
     else:
         like = "" if flag in MATTERS else nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))
         unknown.append(f"--{flag}{like}")
+
+
+def _share(flag: str, value: float) -> None:
+    try:
+        share_of_memory(value)
+    except ValueError as error:
+        raise InputError(f"--from-command --{flag}", None, value, str(error)) from error
 
 
 def _whole(flag: str, value: str) -> int:

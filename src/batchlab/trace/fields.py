@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,11 @@ from batchlab.errors import nearest, shorten
 
 SCHEMA_VERSION = 1
 MAX_LISTED_IDS = 256
+MOST_TOKENS = 1 << 40
+"""Largest length, limit or count."""
+LEAST, LARGEST = -(1 << 63), (1 << 63) - 1
+"""Between these lie all other integers, such as times: 64 bits hold them."""
+POWERS: dict[float, str] = {MOST_TOKENS: "2^40", LARGEST: "2^63 - 1"}
 ENDED = ("completed", "rejected", "cancelled", "expired", "failed")
 RESULTS = (*ENDED, "waiting", "active", "retrying", "pending")
 
@@ -29,16 +35,24 @@ def check_line(obj: dict[str, Any]) -> Problems:
     return problems
 
 
-def _integer(least: int | None = None, null: bool = False) -> Check:
+def _integer(least: int | None = None, null: bool = False, most: float = LARGEST) -> Check:
     expected = "an integer" + ("" if least is None else f" >= {least}") + (" or null" if null else "")
+    lowest = LEAST if least is None else least
 
     def check(path: str, value: Any, out: Problems) -> None:
         if value is None and null:
             return
-        if type(value) is not int or (least is not None and value < least):
+        if type(value) is not int:
             out.append((path, f"{shorten(value)}: {expected} expected"))
+        elif not lowest <= value <= most:
+            within = f"at most {POWERS[most]}" if value > most else "-2^63 or more" if least is None else expected
+            out.append((path, f"{shorten(value)}: {within} expected"))
 
     return check
+
+
+def _count(least: int = 1, null: bool = False) -> Check:
+    return _integer(least, null, MOST_TOKENS)
 
 
 def _text(null: bool = False, empty: bool = False) -> Check:
@@ -82,7 +96,7 @@ def _counts(names: tuple[str, ...] | None = None) -> Check:
         for name, count in value.items():
             if names is not None and name not in names:
                 out.append((f"{path}.{name}", f"unknown: one of {', '.join(names)} expected"))
-            _integer(1)(f"{path}.{name}", count, out)
+            _count()(f"{path}.{name}", count, out)
 
     return check
 
@@ -131,11 +145,16 @@ def _ids(unique: bool) -> Check:
 def _ids_or_number(path: str, value: Any, out: Problems) -> None:
     if type(value) is int:
         if value <= MAX_LISTED_IDS:
-            out.append((path, f"{value}: up to {MAX_LISTED_IDS} a list of ids expected"))
+            out.append((path, f"{shorten(value)}: up to {MAX_LISTED_IDS} a list of ids expected"))
+        else:
+            _COUNT_OR_ZERO(path, value, out)
         return
     _ids(unique=True)(path, value, out)
     if isinstance(value, list) and len(value) > MAX_LISTED_IDS:
         out.append((path, f"{len(value)} ids: above {MAX_LISTED_IDS} their number expected"))
+
+
+_TOKENS, _COUNT_OR_ZERO = _count(), _count(0)
 
 
 def _batch_entry(path: str, value: Any, out: Problems) -> None:
@@ -147,8 +166,8 @@ def _batch_entry(path: str, value: Any, out: Problems) -> None:
         out.append((f"{path}[0]", f"{shorten(name)}: an id expected"))
     if phase not in ("prefill", "decode"):
         out.append((f"{path}[1]", f"{shorten(phase)}: 'prefill' or 'decode' expected"))
-    if type(tokens) is not int or tokens < 1:
-        out.append((f"{path}[2]", f"{shorten(tokens)}: an integer >= 1 expected"))
+    if type(tokens) is not int or not 1 <= tokens <= MOST_TOKENS:
+        _TOKENS(f"{path}[2]", tokens, out)
 
 
 def _cached_entry(path: str, value: Any, out: Problems) -> None:
@@ -156,7 +175,7 @@ def _cached_entry(path: str, value: Any, out: Problems) -> None:
         out.append((path, f"{shorten(value)}: [id, tokens] expected"))
         return
     _text()(f"{path}[0]", value[0], out)
-    _integer(0)(f"{path}[1]", value[1], out)
+    _COUNT_OR_ZERO(f"{path}[1]", value[1], out)
 
 
 def _filled_entry(path: str, value: Any, out: Problems) -> None:
@@ -183,11 +202,13 @@ def _or_null(check: Check) -> Check:
     return lambda path, value, out: None if value is None else check(path, value, out)
 
 
+_BLOCKS_LEFT = _integer(most=MOST_TOKENS)
+
 _REQUEST: dict[str, Check] = {
     "id": _text(),
     "arrival": _integer(0),
-    "prompt": _integer(1),
-    "max_tokens": _integer(1),
+    "prompt": _count(),
+    "max_tokens": _count(),
     "priority": _integer(),
 }
 
@@ -199,7 +220,7 @@ _REQUEST_OPTIONS: dict[str, Check] = {
     "after": _text(),
     "think_time": _integer(0),
     "held_until": _integer(1),
-    "output": _integer(1),
+    "output": _count(),
     "blocks": _list_of(_text()),
 }
 
@@ -210,16 +231,16 @@ _QUEUE: dict[str, Check] = {
 }
 
 _BLOCKS: dict[str, Check] = {
-    "num_gpu_blocks": _integer(1),
-    "block_size": _integer(1),
+    "num_gpu_blocks": _count(),
+    "block_size": _count(),
     "enable_prefix_caching": _boolean,
 }
 
 _HEADER_OPTIONS: dict[str, Check] = {
     "queue": _queue_order,
     "deadlines": _one_of("keep", "drop"),
-    "retry": _or_null(_record({"limit": _integer(1), "wait": _integer(1), "factor": _integer(1)})),
-    "steps_in_flight": _integer(1),
+    "retry": _or_null(_record({"limit": _count(), "wait": _count(), "factor": _count()})),
+    "steps_in_flight": _count(),
     "batching": _one_of("iteration", "request"),
     "holds": _one_of("computed", "prompt", "max"),
     "requests": _list_of(_record(_REQUEST, _REQUEST_OPTIONS)),
@@ -235,11 +256,11 @@ _HEADER: dict[str, Check] = {
     "settings": _record({}, free=True),
     "limits": _record(
         {
-            "max_num_seqs": _integer(1, null=True),
-            "max_num_batched_tokens": _integer(1, null=True),
-            "max_queue": _integer(0, null=True),
+            "max_num_seqs": _count(null=True),
+            "max_num_batched_tokens": _count(null=True),
+            "max_queue": _count(0, null=True),
         },
-        {"max_model_len": _integer(1, null=True), **_BLOCKS},
+        {"max_model_len": _count(null=True), **_BLOCKS},
         together=tuple(_BLOCKS),
     ),
     "clock": _record(
@@ -249,13 +270,13 @@ _HEADER: dict[str, Check] = {
             "idle": _one_of("step", "jump"),
         }
     ),
-    "max_iterations": _integer(0, null=True),
+    "max_iterations": _count(0, null=True),
     "max_tokens_rule": _one_of("given", "output", "mixed"),
     "source": _record(
         {
             "name": _text(null=True, empty=True),
             "sha256": _text(null=True),
-            "requests": _integer(0, null=True),
+            "requests": _count(0, null=True),
         },
         {"steps": _list_of(_text())},
     ),
@@ -263,7 +284,7 @@ _HEADER: dict[str, Check] = {
 
 _ITERATION: dict[str, Check] = {
     "type": _one_of("iteration"),
-    "iteration": _integer(0),
+    "iteration": _count(0),
     "start": _integer(0),
     "end": _integer(0),
     "arrived": _ids(unique=False),
@@ -274,7 +295,7 @@ _ITERATION: dict[str, Check] = {
                 "id": _text(),
                 "mode": _one_of("keep", "recompute", "swap"),
                 "place": _one_of("front", "back", "key"),
-                "computed": _integer(0),
+                "computed": _count(0),
             }
         )
     ),
@@ -285,7 +306,7 @@ _ITERATION: dict[str, Check] = {
     "completed": _ids(unique=False),
     "queue": _ids_or_number,
     "active": _ids_or_number,
-    "unused": _integer(null=True),
+    "unused": _integer(null=True, most=MOST_TOKENS),
     "idle": _text(null=True),
 }
 
@@ -297,33 +318,36 @@ _ITERATION_OPTIONS: dict[str, Check] = {
     ),
     "cached": _list_of(_cached_entry),
     "filled": _list_of(_filled_entry),
-    "delivers": _integer(0, null=True),
+    "delivers": _count(0, null=True),
     "discarded": _ids(unique=False),
     "note": _text(),
     "padding": _integer(1),
-    "kv": _record({"free": _integer(), "free_after": _integer(), "moved": _integer(0)}),
+    "kv": _record({"free": _BLOCKS_LEFT, "free_after": _BLOCKS_LEFT, "moved": _count(0)}),
 }
+
+_SUM, _SUM_OR_NULL = _integer(0, most=math.inf), _integer(0, null=True, most=math.inf)
+"""Sums over all iterations have no bound of their own."""
 
 _END: dict[str, Check] = {
     "type": _one_of("end"),
     "termination": _one_of("all_terminal", "iteration_limit"),
-    "iterations": _integer(0),
+    "iterations": _count(0),
     "time": _integer(0),
     "results": _counts(RESULTS),
     "totals": _record(
         {
-            "max_queue_length": _integer(0),
-            "preemptions": _integer(0),
+            "max_queue_length": _SUM,
+            "preemptions": _SUM,
             "rejections": _counts(),
-            "unused_budget": _integer(null=True),
-            "prefill_tokens": _integer(0),
-            "decode_tokens": _integer(0),
-            "recomputed_tokens": _integer(0),
-            "cached_tokens": _integer(0),
-            "moved_blocks": _integer(0),
-            "retries": _integer(0),
-            "decode_stalls": _integer(0, null=True),
-            "preempted_decode_stalls": _integer(0, null=True),
+            "unused_budget": _integer(null=True, most=math.inf),
+            "prefill_tokens": _SUM,
+            "decode_tokens": _SUM,
+            "recomputed_tokens": _SUM,
+            "cached_tokens": _SUM,
+            "moved_blocks": _SUM,
+            "retries": _SUM,
+            "decode_stalls": _SUM_OR_NULL,
+            "preempted_decode_stalls": _SUM_OR_NULL,
         }
     ),
 }
