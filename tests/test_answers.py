@@ -452,7 +452,7 @@ def test_exit_codes_of_objectives():
         (("--goodput", "ttft:x", GENERATED), "must be METRIC:NUMBER in milliseconds"),
         ((GENERATED, "--goodput", "tpoot:8"), "did you mean 'tpot'"),
         ((GENERATED, "--window", "steady", "--set", "workload.generate.num_prompts=2"), "the run is too short"),
-        ((GENERATED, "--window", "500s..600s"), "no request arrives in it"),
+        ((GENERATED, "--window", "500s..600s"), "--window: '500s..600s': no request arrives in it"),
         ((str(EXAMPLES / "three-modes.toml"), "--by", "group"), "no request of this workload has a group"),
         ((str(EXAMPLES / "three-modes.toml"), "--slo", "ttft:p99<=1ms"), "the clock counts in cost units"),
     ],

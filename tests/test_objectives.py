@@ -9,7 +9,7 @@ import pytest
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
 from batchlab.metrics.latency import latencies
-from batchlab.metrics.objectives import good, goodput, parse, parse_targets
+from batchlab.metrics.objectives import good, goodput, parse, parse_targets, time_bound
 
 
 def test_what_is_read():
@@ -175,3 +175,8 @@ def test_what_the_figures_do_not_have():
     for share in range(1, 100):  # reached exactly is reached, whatever floats make of it
         assert parse(f"attainment>={share}%").objectives[0].met_by(share / 100)
         assert parse(f"tpot:mean<={share / 10}").objectives[0].met_by(share / 10)
+
+
+@pytest.mark.parametrize("micro", ["us", "\u00b5s", "\u03bcs"])
+def test_microseconds_in_either_letter(micro):
+    assert time_bound(f"500{micro}", "--slo", "", "5s") == (Fraction(500_000), True)

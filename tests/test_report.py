@@ -283,6 +283,10 @@ def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: 
     assert unit.returncode == 2 and "iterations" in unit.stderr
     many = command("report", *[str(trace)] * 65, "-o", str(tmp_path / "a.html"))
     assert many.returncode == 2 and "65 runs" in many.stderr
+    vllm = str(EXAMPLES / "vllm.toml")
+    nan = command("report", vllm, vllm, "-o", str(tmp_path / "a.html"), "--set", "engine.watermark=nan")
+    refused = "--set engine.watermark: nan: must be a fraction, at least 0 and below 1"
+    assert nan.returncode == 2 and nan.stderr.count(refused) == nan.stderr.count("watermark") == 1
     nameless = command("report", str(trace), "-o", "")
     assert (nameless.returncode, nameless.stderr) == (2, "batchlab: the name of the file to write is empty\n")
     nowhere = command("report", str(trace), "-o", str(tmp_path / "no" / "a.html"))

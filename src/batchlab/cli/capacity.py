@@ -68,7 +68,7 @@ def capacity(
     which more than 1 % of the requests are not completed. Exits with 1 if no rate meets them.
     """
     if gpu_price is not None and not 0 < gpu_price < 1e9:
-        raise InputError("--gpu-price", None, gpu_price, "must be a number above 0")
+        raise InputError("--gpu-price", None, gpu_price, "must be a number above 0 and below 1e9")
     trial = Trial(scenario, changes.fixed(scenario), changes.workload, slo, goodput)
     if requests is not None:
         finding.refuse_count(trial, requests)

@@ -39,6 +39,8 @@ class Found:
     sweeps: list[Any] = field(default_factory=list)
     capacities: list[Any] = field(default_factory=list)
     ended: bool = True
+    told: set[str] = field(default_factory=set)
+    """What was said of runs that did not come to their end: of the same run twice only once."""
 
 
 @click.command(cls=SeveralWords)
@@ -141,7 +143,9 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
     except StalledError as error:
         recorded.ending = "stalled"
         _fail(name, str(error), recorded, found)
-    except (InputError, BatchlabError) as error:
+    except BatchlabError as error:
+        if isinstance(error, InputError) and error.file is None and error.place in variant.given:
+            error.file, error.place = f"--set {error.place}", None
         recorded.ending = "failed"
         _fail(name, str(error), recorded, found)
     recorded.notes += cost_remarks(variant.run)
@@ -150,7 +154,10 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
 
 
 def _fail(name: str, reason: str, recorded: Any, found: Found) -> None:
-    note(f"{name}: {reason}")
+    line = f"{name}: {reason}"
+    if line not in found.told:
+        note(line)
+    found.told.add(line)
     recorded.notes.append(reason)
     found.ended = False
 

@@ -147,9 +147,8 @@ class _View:
             self.inside = self.window.holds(self.arrival)
             self.start, self.end = self.window.start, self.window.end
             if not self.inside.any():
-                raise InputError(
-                    "--window", None, f"{self.start}..{self.end}", f"no request arrives in it (in {self.unit})"
-                )
+                shown = self.window.text or f"{self.start}..{self.end}"
+                raise InputError("--window", None, shown, "no request arrives in it")
         elif done.any():
             self.start, self.end = int(self.arrival.min()), int(self.whole.last_time[done].max())
         named: Iterable[int | Fraction] = () if asked.slo is None else asked.slo.percentiles()

@@ -30,6 +30,8 @@ BETWEEN_TOKENS = ("tpot", "itl")
 ATTAINMENT = "attainment"
 STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 UNITS = {"s": NS_IN_S, "ms": NS_IN_MS, "us": 1000, "ns": 1}
+MICRO = str.maketrans("\u00b5\u03bc", "uu")
+"""Both letters that people write for micro."""
 
 EXAMPLE = "such as ttft:p99<=500ms"
 SHAPE = re.compile(r"([^:<>=]*)(?::([^<>=]*))?(<=|>=|<|>|=)(.*)", re.DOTALL)
@@ -179,7 +181,7 @@ def time_bound(value: str, option: str, text: str, example: str) -> tuple[Fracti
     number = NUMBER.fullmatch(value)
     if number is None:
         raise InputError(option, None, text, f"a time must be a number of at least 0 and its unit, such as {example}")
-    unit = number[2]
+    unit = number[2] and number[2].translate(MICRO)
     if unit is not None and unit not in UNITS:
         raise InputError(option, None, text, f"unknown unit {shorten(unit)}{nearest(unit, UNITS)}: s, ms, us or ns")
     bound = Fraction(number[1]) * (1 if unit is None else UNITS[unit])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,13 @@ Integers = npt.NDArray[np.int64]
 class Window:
     """Requests that arrive from `start` on and before `end` are measured, and rates are over that time.
 
-    rule: how it was chosen, for a report.
+    rule: how it was chosen, for a report. text: how it was written, if it was.
     """
 
     start: int
     end: int
     rule: str = "as given"
+    text: str | None = field(default=None, compare=False)
 
     @property
     def length(self) -> int:
@@ -67,7 +68,7 @@ def parse_window(text: str, unit: str) -> Window | None:
         times.append(math.ceil(bound))
     if times[0] >= times[1]:
         raise InputError("--window", None, text, "must end after it begins")
-    return Window(times[0], times[1])
+    return Window(times[0], times[1], text=text)
 
 
 def steady_window(part: Part, arrival: Integers) -> Window:
