@@ -13,6 +13,7 @@ import pytest
 
 from batchlab.cli import main
 from batchlab.cli.explain_tables import by_turns
+from batchlab.explain.explainer import merge_facts
 from batchlab.explain.lives import Span
 from batchlab.explain.reasons import Reason
 
@@ -117,6 +118,28 @@ def test_a_proof_where_blocks_follow_from_the_gpu(tmp_path: Path) -> None:
     done = command("explain", trace, "D", "--prove", scenario, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["proof"]["limits"]["max_num_batched_tokens"] == 2048
+
+
+def test_who_came_in_a_gap_did_not_come_during_an_iteration() -> None:
+    """From the recording's own lines: when each came, and whether an iteration ran then."""
+    recording = EXAMPLES / "recorded-vllm.jsonl"
+    lines = [json.loads(line) for line in recording.read_text().splitlines()]
+    steps = [line for line in lines if line["type"] == "iteration"]
+    for request in (line for line in lines if line["type"] == "request"):
+        came = request["arrival"]
+        ran = any(step["start"] <= came < step["end"] for step in steps)
+        done = command("explain", str(recording), request["id"], "--json")
+        first = json.loads(done.stdout)["request"]["spans"][0]
+        assert first["reason"] == ("iteration under way" if ran else "between iterations"), request["id"]
+
+
+def test_what_held_a_wait_up_too_did_so_all_the_while() -> None:
+    facts: dict[str, Any] = {"ahead": 3, "waiting": 5, "also": ["token budget", "KV blocks"]}
+    merge_facts(facts, {"ahead": 2, "also": ["KV blocks"]})
+    assert facts["also"] == ["KV blocks"]
+    merge_facts(facts, {"ahead": 1})
+    merge_facts(facts, {"ahead": 0, "also": ["KV blocks"]})
+    assert "also" not in facts
 
 
 def test_a_proof_of_a_run_that_was_changed(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def _run_of(header: Header, scenario: str, changes: Changes) -> Run:
         if value is not None and not (core == "num_gpu_blocks" and share is not None):
             given[own] = value + reserved if core == "num_gpu_blocks" else value
     overrides = {f"engine.{name}": value for name, value in given.items()}
-    run = load(scenario, changes.overrides(scenario) | overrides, [header.engine], changes.workload).runs[0]
+    run = load(scenario, changes.overrides(scenario, overrides), [header.engine], changes.workload).runs[0]
     mine = json.loads(json.dumps(dataclasses.asdict(run.header())))
     theirs = dataclasses.asdict(header)
     for name in ("clock", "settings", "limits", "queue", "deadlines", "retry"):

@@ -107,7 +107,9 @@ class Explainer:
                 self._span(life, Reason.RETRY, life.out_since, due, None, (), {"rejected": life.reason})
             else:
                 self._span(life, Reason.HELD, life.request.arrival, due, None, (), {})
-            self._span(life, Reason.UNDER_WAY, due, line.start, None, (), {})
+            free = state.free_from(due)
+            self._span(life, Reason.UNDER_WAY, due, free, None, (), {})
+            self._span(life, Reason.BETWEEN, free, line.start, None, (), {})
 
     def _plan(self, line: Iteration, state: State, before: int) -> Moment:
         """What the iteration decides: who gets tokens, and why the others with a seat do not."""
@@ -261,12 +263,19 @@ class Explainer:
 
 
 def merge_facts(facts: dict[str, Any], more: dict[str, Any]) -> None:
-    """Into one span's facts the next one's. Tokens add up; of the queue the first numbers stand; of others the last."""
+    """Into one span's facts the next one's. Tokens add up; of the queue the first numbers stand; of others the last.
+
+    What held it up, too, has to do so all the while.
+    """
+    if "also" in facts or "also" in more:
+        more = {**more, "also": [one for one in facts.get("also", ()) if one in more.get("also", ())]}
     if "ahead" in facts:
         more = {**more, "ahead": facts["ahead"], "ahead_at_end": more.get("ahead"), "waiting": facts["waiting"]}
     if "tokens" in facts:
         more = {**more, "tokens": facts["tokens"] + more.get("tokens", 0)}
     facts.update(more)
+    if not facts.get("also", True):
+        del facts["also"]
 
 
 def _between_steps(life: Life, running: Moment, newest: Moment) -> Answer:

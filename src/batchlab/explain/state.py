@@ -85,6 +85,10 @@ class State:
             for life in self.active.values():
                 life.times[Reason.BETWEEN] += gap
 
+    def free_from(self, due: int) -> int:
+        """When the iteration that was under way at `due` had ended: `due` itself if none was."""
+        return due if self.time is None else max(due, self.time)
+
     def move(self, line: Iteration) -> None:
         """Who comes, sits, stands and goes at the line's start."""
         for id in line.arrived:
@@ -148,7 +152,9 @@ class State:
             life.times[Reason.HELD] += due - life.request.arrival
         if due > start:
             raise InputError(None, f"request {shorten(life.id)}", due, f"it is seen at {start} already")
-        life.times[Reason.UNDER_WAY] += start - due
+        free = self.free_from(due)
+        life.times[Reason.UNDER_WAY] += free - due
+        life.times[Reason.BETWEEN] += start - free
         life.attempts += 1
         life.index, self._comers = self._comers, self._comers + 1
         life.computed = life.emitted = life.high = life.in_flight = 0
