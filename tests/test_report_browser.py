@@ -269,7 +269,7 @@ def test_runs_on_different_clocks_are_not_compared(driver: webdriver.Chrome, tmp
     found = Page(driver, page, width=390)
     of_rows = "return [...document.querySelectorAll('#compare tr')].map((row) => row.innerText)"
     (cells,) = (text for text in found.run(of_rows) if text.startswith("TTFT P50"))
-    assert cells.split() == ["TTFT", "P50", "25", "ms", "2.5", "50", "ms", "▼", "+100.0", "%"]
+    assert cells.split() == ["TTFT", "P50", "25.0", "ms", "2.5", "50.0", "ms", "▼", "+100.0", "%"]
     drawn = "return document.getElementById(arguments[0]).data.map((trace) => trace.name[0])"
     for chart in ("cdf-ttft", "cdf-itl", "cdf-e2el", "queues"):
         assert found.run(drawn, chart) == ["1", "3"]
