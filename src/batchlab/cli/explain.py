@@ -9,7 +9,7 @@ import click
 
 from batchlab.cli.documents import print_json
 from batchlab.cli.explain_tables import print_overview, print_proof, print_request
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note_cut
 from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import InputError
@@ -73,7 +73,7 @@ def explain(trace: str, request: str | None, scenario: str | None, changes: Chan
         if proof is not None:
             print_proof(proof)
     if not found.complete and found.header.recorded is None:
-        note(f"{trace} has no end line: the run was killed, or the file was cut; this is what it says up to there")
+        note_cut(trace)
     if proof is not None and not proof.proven:
         sys.exit(1)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note_cut
 from batchlab.cli.progress import ended_bar
 from batchlab.errors import InputError, nearest
 from batchlab.events import End, Observer
@@ -56,7 +56,7 @@ def export(trace: str, what: str, output: str) -> None:
 
         end = _write(what, ending, output, tell)
     if end.termination == "cut":
-        note(f"{trace} has no end line: the run was killed, or the file was cut; {output} has it up to there")
+        note_cut(trace, f"{output} has it")
 
 
 def _ending(what: str, output: str) -> str:

@@ -11,7 +11,7 @@ import click
 
 from batchlab import compare as comparing
 from batchlab.cli.answers import SeveralWords
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note, note_cut
 from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.run import cost_remarks
 from batchlab.cli.scenario_options import Changes, scenario_options
@@ -181,7 +181,7 @@ def _read(path: str, asked: Asked, found: Found) -> None:
         recorded.notes.append(
             "The trace has no end line: the run was killed, or the file was cut. This is up to there."
         )
-        note(f"{path} has no end line: the run was killed, or the file was cut; this is what it says up to there")
+        note_cut(path)
     found.ended &= live or (end is not None and end.termination == "all_terminal")
     found.runs.append(recorded)
 

@@ -3,7 +3,7 @@
 import click
 
 from batchlab.cli.documents import print_json
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note_cut
 from batchlab.cli.progress import ended_bar
 from batchlab.cli.tables import MOST_ROWS, console, print_run, print_schedule, say, settings_line_of
 from batchlab.cli.timeline import Timeline
@@ -48,7 +48,7 @@ def show(trace: str, window: str | None, as_json: bool) -> None:
 
         print_large_run(summary, settings_line_of(header), source_lines(summary), trace, strip)
     if end.termination == "cut":
-        note(f"{trace} has no end line: the run was killed, or the file was cut; this is what it says up to there")
+        note_cut(trace)
 
 
 def _parse(window: str) -> tuple[int, int]:
