@@ -253,6 +253,15 @@ def test_a_load_has_to_be_long_beside_its_sessions(write, rates_alone):
             assert ("the load lasts less than 20 times as long as a session" in str(caveats)) is not steady
 
 
+def test_who_shares_a_prefix_has_no_session(write, rates_alone):
+    found = find(
+        Trial(write(ENGINE + EVEN.replace("output = 1", "output = 1\nshared_prefix = 1")), slo="ttft:p50<=1s"), 1, 1
+    )
+    assert found.run.requests.sessions is not None
+    short = replace(found, answer=replace(found.answer, met=replace(found.answer.met, span=1)))
+    assert short.caveats == ["the load lasts less than 20 times as long as a request: not steady; give more requests"]
+
+
 def test_nothing_meets_it(write):
     command = ["capacity", write(ENGINE + EVEN), "--slo", "ttft:p99<=9ms", "--seeds", "2", "--jobs", "1"]
     result = CliRunner().invoke(cli, command)

@@ -121,8 +121,18 @@ def made(value, **changes):
     latency["queue_time"]["mean"] = 10
     for key in [key for key in changes if "__" in key]:
         metric, statistic = key.split("__")
-        latency[metric.replace("_long", " long")][statistic] = changes.pop(key)
+        latency[metric.replace("_long", " long").replace("_short", " short")][statistic] = changes.pop(key)
     return replace(Measured("mixed", value, "ns", 9, latency, 1.0, 100.0, 0.5, 0.0, 0, None), **changes)
+
+
+WORSE = (
+    {"itl__p50": 120},
+    {"itl__p90": 120},
+    {"ttft_short__p99": 119},
+    {"ttft_long__p99": 109},
+    {"queue_time__p99": 120},
+)
+"""In each the second value is worse in one figure of the table."""
 
 
 def test_the_rules_of_the_reading():
@@ -152,12 +162,15 @@ def test_the_rules_of_the_reading():
         made(2048, itl__p99=120, ttft_long__p50=96),
         made(2048, output_token_rate=104.0, ttft__p95=120),
         made(2048, output_token_rate=104.0, ttft__p95=104),
-        made(2048, itl__p99=50, ttft__p95=75, itl__p50=120),
+        *(made(2048, itl__p99=50, ttft__p95=75, **worse) for worse in WORSE),
         made(2048, itl__p99=50),
         made(2048, cached=0.04),
     ):
         for pair in ((base, near), (near, base)):
             assert "no rule applies" in read(*pair, KEY)[0], near
+    better = made(2048, itl__p99=50, ttft__p95=75)
+    assert read(base, replace(better, preemptions=3), KEY) == ["preemptions 0 and 3: part of the work is done twice"]
+    assert "no rule applies" in read(replace(base, met=True), replace(better, met=False), KEY)[0]
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
 
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from test_experiment import KEY, made
 
 from batchlab.bench.client import Outcome
+from batchlab.bench.engine import words_of
 from batchlab.bench.rounds import change, left_open, reading, resolved, settled, token_times
 from batchlab.cli.main import cli
 from batchlab.plan.experiment import read
@@ -95,6 +96,18 @@ def test_what_the_mock_server_is_known_to_do_is_measured(tmp_path: Path, scenari
                     assert run["latency"][metric]["mean"] > 0.9 * predicted["latency"][metric]["mean"]
     assert set(found["reading"]) == {"short", "long", "mixed"}
     assert len(pids(tmp_path)) == 4 and not any(map(alive, pids(tmp_path)))
+
+
+def test_a_command_may_go_on_in_the_next_line() -> None:
+    assert words_of("vllm serve M \\\n  --x {value} \\ \n  --port {port}") == [
+        "vllm",
+        "serve",
+        "M",
+        "--x",
+        "{value}",
+        "--port",
+        "{port}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -263,11 +263,44 @@ def test_a_command_made_for_a_model_names_that_model(name: str) -> None:
         "vllm serve M --max-num-seqs 64 2>&1 > log &",
         "python -m vllm.entrypoints.openai.api_server --model M --max-num-seqs 64 || run --max-num-seqs 4",
         "vllm serve M --chat-template '<|im|>' --max-num-seqs 64",
+        "vllm serve M --api-key a#b --max-num-seqs 64 # --max-num-seqs 4",
+        "vllm serve M --served-model-name $(hostname -f | tr a b) --max-num-seqs 64",
+        "vllm serve M --port $((8000 + (1 + 2))) --max-num-seqs 64",
+        "vllm serve M --config <(cat a; cat b) --max-num-seqs 64 &>>log",
+        "vllm serve M --api-key `cat key; true` --max-num-seqs 64",
+        "vllm serve M > log --max-num-seqs 64 2> errors",
+        "vllm serve M --max-num-seqs 64\nvllm serve N --max-num-seqs 4",
+        "vllm serve M --max-num-seqs 64\n\npython -m other --max-num-seqs 4",
+        "cd serve\nsleep 1; vllm serve M\n  --max-num-seqs 64",
+        "vllm serve M \\\r\n  --max-num-seqs 64 \\\n",
+        "(vllm serve M --max-num-seqs 64) || (vllm serve N --max-num-seqs 4)",
     ],
 )
 def test_a_command_ends_where_the_shell_ends_it(text: str) -> None:
     found = parse(text)
     assert (found.settings["max_num_seqs"], found.cost["llm"]) == (64, "M")
+    again = parse(rewritten(text, {"max_num_seqs": "--max-num-seqs 65"}))
+    assert (again.settings["max_num_seqs"], again.cost) == (65, found.cost)
+
+
+@pytest.mark.parametrize("text", ["vllm serve 'M", 'vllm serve "M', "vllm serve M `x"])
+def test_what_no_shell_would_end_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="cannot be read as a command line: no end of"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("flag", "expected"),
+    [
+        *((f"-tp {value}", "must be a whole number from 1 on") for value in ("0", "-1", "two", "²", "1e9", "0x2")),
+        ("--pipeline-parallel-size=2.5", "must be a whole number from 1 on"),
+        ("--dtype zz", "must be one of auto, bfloat16, float16, half, float, float32"),
+        ("--dtype bfloat61", "did you mean 'bfloat16'"),
+    ],
+)
+def test_what_says_the_cost_is_checked_as_the_rest_is(flag: str, expected: str) -> None:
+    with pytest.raises(InputError, match=re.escape(expected)):
+        parse(f"vllm serve M {flag}")
 
 
 def test_a_clients_command_is_refused() -> None:

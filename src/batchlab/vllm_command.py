@@ -1,8 +1,7 @@
 """A pasted `vllm serve ...` command line as settings."""
 
 import re
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
 from batchlab.settings import share_of_memory
+from batchlab.shell_line import Token, commands, tokens
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -37,6 +37,7 @@ COST = {
     "pipeline-parallel-size": "pipeline_parallel",
 }
 """Flags that say what a step costs, and the keys of [cost] that do here."""
+PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size")
 SHORT = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
@@ -67,14 +68,13 @@ DTYPES = {
     "mxfp4": "mxfp4",
 }
 """What vLLM's flags and the names of models call a kind of number, as [cost] does."""
+PLAIN = ("float", "float32")
+"""Kinds of numbers that vLLM takes and [cost] does not."""
 FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}")
 """Parts of a model's name that say nothing of its shape."""
 NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
 """Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
-END = re.compile("[|&;<>()]+")
-"""What a shell ends a command with, or sends its output by: a word of its own, if it is not quoted."""
-CONTINUATION = re.compile(r"\\[ \t]*\r?\n")
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
 
@@ -107,7 +107,8 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization. has_blocks: whether the
     scenario says itself how many there are.
     """
-    words = _words(text)
+    found = tokens(text, "--from-command")
+    words = [word for place in server_in(found) if (word := found[place].text) is not None]
     settings: dict[str, Any] = {}
     cost: dict[str, str] = {}
     unknown: list[str] = []
@@ -135,24 +136,31 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     return Command(settings | usual, cost, list(usual), unknown, matters)
 
 
-def _words(text: str) -> list[str]:
-    """The command's words from `serve` on, or from the first flag, up to where another command begins."""
-    try:
-        reader = shlex.shlex(CONTINUATION.sub(" ", text), posix=True, punctuation_chars=True)
-        reader.whitespace_split = True
-        words = list(reader)
-    except ValueError as error:
-        raise InputError("--from-command", None, text, f"cannot be read as a command line: {error}") from error
-    place = words.index("serve") if "serve" in words else None
-    if place is None:  # environment, python -m ...
-        place = next((first for first, word in enumerate(words) if word.startswith("--")), len(words))
-    elif "bench" in words[:place]:
-        raise InputError("--from-command", None, text, "is a client's: must be the server's, vllm serve MODEL ...")
-    words = words[place:]
-    words = words[: next((end for end, word in enumerate(words) if END.fullmatch(word)), len(words))]
-    if not words:
-        raise InputError("--from-command", None, text, "must be a command such as: vllm serve MODEL --max-num-seqs 256")
-    return words
+def server_in(found: Sequence[Token]) -> range:
+    """Where in a line the server's command stands, from `serve` on, or from its first flag. Raises InputError."""
+    best: range | None = None
+    for each in commands(found):
+        texts = [found[place].text for place in each]
+        if "serve" in texts:
+            serve = texts.index("serve")
+            if "bench" in texts[:serve]:
+                expected = "is a client's: must be the server's, vllm serve MODEL ..."
+                raise InputError("--from-command", None, " ".join(filter(None, texts)), expected)
+            if serve and (texts[serve - 1] or "").endswith("vllm"):
+                return each[serve:]
+            best = best or each[serve:]
+    if best is None:  # environment, python -m ...
+        flagged = (
+            each[first:]
+            for each in commands(found)
+            for first, place in enumerate(each)
+            if (found[place].text or "").startswith("--")
+        )
+        best = next(flagged, None)
+    if best is None:
+        expected = "must be a command such as: vllm serve MODEL --max-num-seqs 256"
+        raise InputError("--from-command", None, " ".join(token.raw for token in found), expected)
+    return best
 
 
 def batch_defaults(gpu: str | None, memory_gib: float, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -208,6 +216,11 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str,
     elif flag in COST:
         if value == "":
             raise InputError(f"--from-command --{flag}", None, None, "needs a value")
+        if flag in PARALLEL and not (re.fullmatch("[0-9]{1,6}", value) and int(value) > 0):
+            raise InputError(f"--from-command --{flag}", None, value, "must be a whole number from 1 on")
+        if flag == "dtype" and value.lower() not in {"auto", *DTYPES, *PLAIN}:
+            expected = f"must be one of auto, {', '.join(('bfloat16', 'float16', 'half', *PLAIN))}"
+            raise InputError(f"--from-command --{flag}", None, value, expected + nearest(value, (*DTYPES, *PLAIN)))
         if value != "auto":
             cost[COST[flag]] = value
     elif flag in OTHERS:

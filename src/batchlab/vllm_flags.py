@@ -1,14 +1,14 @@
 """Settings as flags of `vllm serve`, by themselves or in a command that somebody pasted."""
 
 import re
-import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from batchlab import catalog
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import LimitSettings, parameters
-from batchlab.vllm_command import CONTINUATION, COST, DEFAULTS, OTHERS, SHORT, SWITCHES, WHOLE, known_as, parse
+from batchlab.shell_line import Token, tokens
+from batchlab.vllm_command import COST, DEFAULTS, OTHERS, SHORT, SWITCHES, WHOLE, known_as, parse, server_in
 
 KEYS = WHOLE | SWITCHES | COST | {flag: flag.replace("-", "_") for flag in OTHERS}
 """Every flag that says a setting, and that setting's own name in [engine] or [cost]."""
@@ -16,9 +16,6 @@ SPELLED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int4": "awq", "
 """A kind of number as a flag of vLLM."""
 NOT_SPELLED = ("int8",)
 """Kinds that no flag says: they are as the weights were downloaded."""
-WORD = re.compile(r"""(?:[^\s"'\\]|\\.|'[^']*'|"(?:\\.|[^"\\])*")+""", re.DOTALL)
-OPERATOR = re.compile(r"\d*[<>|&;]")
-"""What ends a command in a shell's line."""
 FLAG = re.compile("--?[A-Za-z]")
 
 
@@ -77,29 +74,29 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
 
     changed: by the names of settings, each flag with its value.
     """
-    raw = WORD.findall(CONTINUATION.sub(" ", command))
-    raw = raw[: next((place for place, word in enumerate(raw) if word.startswith("#")), len(raw))]
-    words = ["".join(shlex.split(word)) for word in raw]
-    place = words.index("serve") + 1 if "serve" in words else 0
-    parts = raw[:place]
+    line = tokens(command, "--from-command")
+    server = server_in(line)
+    place = server.start
+    stop = max(place for place in server if line[place].text is not None) + 1  # before what redirects the output
+    parts = [token.raw for token in line[:place]]
     left = dict(changed)
-    while place < len(words) and not OPERATOR.match(raw[place]):
-        key, length = _read(raw, words, place)
+    while place < stop:
+        key, length = _read(line[place:stop])
         if key not in changed:
-            parts += raw[place : place + length]
+            parts += [token.raw for token in line[place : place + length]]
         elif key in left:
             parts.append(left.pop(key))
         place += length
-    return " ".join([*parts, *left.values(), *raw[place:]])
+    return " ".join([*parts, *left.values(), *(token.raw for token in line[stop:])])
 
 
-def _read(raw: list[str], words: list[str], place: int) -> tuple[str | None, int]:
-    """The setting that a word says, if any, and how many words its value makes of it."""
-    if not FLAG.match(words[place]):
+def _read(words: Sequence[Token]) -> tuple[str | None, int]:
+    """The setting that the first word says, if any, and how many words its value makes of it."""
+    word, equals, _ = (words[0].text or "").partition("=")
+    if not FLAG.match(word):
         return None, 1
-    word, equals, _ = words[place].partition("=")
     flag = SHORT.get(word, word).lstrip("-").replace("_", "-")
     flag = flag if flag in KEYS else flag.removeprefix("no-")
-    rest = words[place + 1 :]
-    has_value = not equals and flag not in SWITCHES and rest and not FLAG.match(rest[0])
-    return KEYS.get(flag), 2 if has_value and not OPERATOR.match(raw[place + 1]) else 1
+    value = words[1].text if len(words) > 1 else None
+    has_value = not equals and flag not in SWITCHES and value is not None and not FLAG.match(value)
+    return KEYS.get(flag), 2 if has_value else 1

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from batchlab.errors import InputError
+from batchlab.shell_line import CONTINUATION
 
 PATIENCE = 20.0
 """Seconds that a server has to end by itself."""
@@ -35,7 +36,7 @@ class Started:
 def words_of(command: str) -> list[str]:
     """A command as its words, split as a shell would and never given to one. Raises InputError."""
     try:
-        words = shlex.split(command)
+        words = shlex.split(CONTINUATION.sub(" ", command))
     except ValueError as error:
         raise InputError("--engine", None, command, f"cannot be split into words: {error}") from None
     for place in PLACES:

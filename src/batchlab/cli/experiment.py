@@ -15,20 +15,9 @@ from batchlab.cli.tables import console, plain_table, say
 from batchlab.compare import said
 from batchlab.errors import InputError
 from batchlab.plan import experiment as comparing
-from batchlab.plan.experiment import Measured
+from batchlab.plan.experiment import TIMES, Measured
 from batchlab.plan.pool import cores, each
 from batchlab.plan.trial import Trial
-
-TIMES = {
-    "TTFT of short, p50": ("ttft short", "p50"),
-    "TTFT of short, p99": ("ttft short", "p99"),
-    "TTFT of long, p50": ("ttft long", "p50"),
-    "TTFT of long, p99": ("ttft long", "p99"),
-    "ITL, p50": ("itl", "p50"),
-    "ITL, p99": ("itl", "p99"),
-    "queue time, p99": ("queue_time", "p99"),
-}
-"""Names of the rows, with the metric and its statistic."""
 
 
 @click.command()

@@ -63,7 +63,9 @@ class Capacity:
         if at is not None and at.requests:
             found = few(parse_slo(self.slo, self.answer.sample.trial.goodput).objectives, at.requests)
         if self.answer.met is not None and self.answer.met.span < SHORT * self.answer.met.lasts:
-            one = "session" if isinstance(self.run.requests, Columns) and self.run.requests.sessions else "request"
+            sessions = self.run.requests.sessions if isinstance(self.run.requests, Columns) else None
+            # Requests that only share the beginning of a prompt have sessions too, of one turn each.
+            one = "session" if sessions is not None and (sessions.previous >= 0).any() else "request"
             found.append(f"the load lasts less than {SHORT} times as long as a {one}: not steady; give more requests")
         return found
 

@@ -37,15 +37,18 @@ CHUNKING = frozenset(
     )
 )
 """Settings that change how large a chunk of a prompt may be. Of others a trade is told without this cause."""
-LATENCIES = (
-    ("itl", "p50"),
-    ("itl", "p90"),
-    ("itl", "p99"),
-    ("ttft", "p95"),
-    ("ttft short", "p50"),
-    ("ttft long", "p50"),
-)
-"""None of which is longer at a value that is better in all of it."""
+TIMES = {
+    "TTFT, p95": ("ttft", "p95"),
+    "TTFT of short, p50": ("ttft short", "p50"),
+    "TTFT of short, p99": ("ttft short", "p99"),
+    "TTFT of long, p50": ("ttft long", "p50"),
+    "TTFT of long, p99": ("ttft long", "p99"),
+    "ITL, p50": ("itl", "p50"),
+    "ITL, p90": ("itl", "p90"),
+    "ITL, p99": ("itl", "p99"),
+    "queue time, p99": ("queue_time", "p99"),
+}
+"""The times that are told of a run, each with its metric and statistic. What the reading says rests on them alone."""
 Figures = dict[str, Any]
 
 
@@ -242,12 +245,20 @@ def _cause(low: Measured, high: Measured, key: str) -> str:
 
 
 def _better(one: Measured, other: Measured) -> bool:
-    """Whether one has the shorter ITL P99 and TTFT P95, and nothing in which the other is better."""
+    """Whether one has the shorter ITL P99 and TTFT P95, and nothing that is told in which the other is better."""
     return (
-        all(_ratio(one, other, *of) > 1 + APART for of in (("itl", "p99"), ("ttft", "p95")))
-        and all(_ratio(one, other, *of) > 1 - APART for of in LATENCIES)
+        all(_longer(other, one, *of) for of in (("itl", "p99"), ("ttft", "p95")))
+        and not any(_longer(one, other, *of) for of in TIMES.values())
         and one.output_token_rate * (1 + APART) >= other.output_token_rate
+        and one.preemptions <= other.preemptions
+        and not (other.met and not one.met)
     )
+
+
+def _longer(one: Measured, other: Measured, metric: str, statistic: str) -> bool:
+    """Whether the first's figure is the longer one; not where one is missing."""
+    first, second = (each.latency[metric].get(statistic) for each in (one, other))
+    return first is not None and second is not None and first > second * (1 + APART)
 
 
 def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:
