@@ -369,3 +369,10 @@ def test_a_workload_file_is_told_by_its_latencies(call: Call, tmp_path: Path) ->
     assert cells(printed, "TPOT mean") == ["-", "-"]
     assert cells(printed, "end time (ms)") == ["30.00", "30.00"]
     assert "2 requests over" in printed
+
+
+def test_blocks_are_shown_as_they_were_set(call: Call) -> None:
+    """vLLM keeps one block to itself; V0 did not. Both were given as many."""
+    example = ROOT / "examples" / "priority-inversion.toml"
+    code, printed, _ = call(example, "--policy", "vllm,vllm-v0", "--set", "engine.num_gpu_blocks=41", "--json")
+    assert code == 0 and json.loads(printed)["common"]["engine.num_gpu_blocks"] == 41

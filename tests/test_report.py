@@ -16,12 +16,13 @@ import pytest
 from laws_runs import POLICIES, Outcome, outcome
 from test_explain_cli import command
 
+from batchlab.events import Header
 from batchlab.explain.source import DEFAULTS
 from batchlab.report import recording, saved
 from batchlab.report.curves import curve
 from batchlab.report.packed import pack
 from batchlab.report.page import embedded
-from batchlab.report.recording import Recorded, Recorder, read, shown_id
+from batchlab.report.recording import Recorded, Recorder, read, said_header, shown_id
 from batchlab.report.slots import COLUMNS, PEAKS, SUMS, Slots
 from batchlab.report.timeline import AGAIN, DECODE, OUT, PREEMPTED, PREFILL, SEATED, WAITING
 from batchlab.trace.encode import decode
@@ -361,3 +362,16 @@ def test_a_run_whose_times_a_browser_cannot_hold_is_refused_too(tmp_path: Path) 
     assert done.returncode == 2
     assert f"request 'A': arrival: {2**53 + 1}: times and tokens below 2^53 expected in a report" in done.stderr
     assert not (tmp_path / "page.html").exists()
+
+
+def test_settings_of_a_trace_are_named_as_a_scenario_does() -> None:
+    clock = {"unit": "iteration"}
+    limits = {"max_num_seqs": 4, "max_num_batched_tokens": 64, "num_gpu_blocks": 40}
+    for engine, own in (
+        ("vllm", {"max_num_seqs": "4", "num_gpu_blocks": "41"}),
+        ("tensorrt-llm", {"max_batch_size": "4", "max_num_tokens": "64", "num_blocks": "40"}),
+        ("mine.py:Mine", {"max_num_seqs": "4", "num_gpu_blocks": "40"}),
+    ):
+        header = Header(engine, "r", {}, limits, clock, None, "output", {}, None, {}, "keep", None, 1)
+        said = said_header(header)
+        assert {key: said[f"engine.{key}"] for key in own} == own

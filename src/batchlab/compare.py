@@ -11,7 +11,7 @@ from typing import Any
 from batchlab.errors import BatchlabError, InputError, StalledError
 from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
-from batchlab.policies import limits_of, settings_of
+from batchlab.policies import limits_given, settings_of
 from batchlab.scenario import load
 from batchlab.settings import LimitSettings, parameters
 from batchlab.simulate import Run, simulate
@@ -38,7 +38,7 @@ class Variant:
         facts = {
             "policy": run.engine,
             "rules": getattr(run.policy, "rules", "custom"),
-            **{f"engine.{own}": getattr(run.limits, core) for own, core in limits_of(type(run.policy)).items()},
+            **{f"engine.{own}": value for own, value in limits_given(type(run.policy), vars(run.limits)).items()},
             **{f"engine.{key}": value for key, value in run.settings.items()},
             **{f"cost.{key}": value for key, value in cost.items()},
             "run.max_iterations": run.max_iterations,

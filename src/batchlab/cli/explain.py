@@ -16,7 +16,7 @@ from batchlab.errors import InputError
 from batchlab.events import Header
 from batchlab.explain import Explanation
 from batchlab.explain import explain as explain_trace
-from batchlab.policies import find, limits_of
+from batchlab.policies import find, limits_given
 from batchlab.prove import Proof
 from batchlab.prove import prove as prove_wait
 from batchlab.scenario import load
@@ -119,14 +119,11 @@ def _run_of(header: Header, scenario: str, changes: Changes) -> Run:
         error.place = "the trace's engine"
         raise
     given = {name: header.settings[name] for name in parameters(policy) if header.settings.get(name) is not None}
-    reserved = getattr(policy, "reserved_blocks", 0)
     share = header.settings.get("gpu_memory_utilization")
     if share is not None:  # the blocks follow from it
         given["gpu_memory_utilization"] = share
-    for own, core in limits_of(policy).items():
-        value = header.limits.get(core)
-        if value is not None and not (core == "num_gpu_blocks" and share is not None):
-            given[own] = value + reserved if core == "num_gpu_blocks" else value
+    limits = {name: None if share is not None and name == "num_gpu_blocks" else v for name, v in header.limits.items()}
+    given |= {own: value for own, value in limits_given(policy, limits).items() if value is not None}
     overrides = {f"engine.{name}": value for name, value in given.items()}
     run = load(scenario, changes.overrides(scenario, overrides), [header.engine], changes.workload).runs[0]
     mine = json.loads(json.dumps(dataclasses.asdict(run.header())))

@@ -16,7 +16,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
 from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, goodput, parse
 from batchlab.plan import attained
-from batchlab.policies import find, limits_of
+from batchlab.policies import find, limits_given
 from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
 
@@ -161,10 +161,7 @@ def document_of(trial: Trial) -> dict[str, Any]:
 
 def settings_of(run: Run) -> dict[str, Any]:
     """The settings of [engine] that a run has, by their own names, as a scenario would give them."""
-    limits = {own: getattr(run.limits, core) for own, core in limits_of(type(run.policy)).items()}
-    for own, core in limits_of(type(run.policy)).items():
-        if core == "num_gpu_blocks" and limits[own] is not None:
-            limits[own] += getattr(run.policy, "reserved_blocks", 0)
+    limits = limits_given(type(run.policy), vars(run.limits))
     return {key: value for key, value in (limits | dict(run.settings)).items() if value is not None}
 
 

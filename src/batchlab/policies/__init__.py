@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,14 @@ def limits_of(policy_class: type[Any]) -> dict[str, str]:
             expected = f"one of the core's settings{nearest(name, LimitSettings.model_fields)}"
             raise InputError(policy_class.__name__, "takes", name, expected)
     return found
+
+
+def limits_given(policy_class: type[Any], limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The core's limits as a scenario gives them to a policy: by its own names, KV blocks with those that it keeps."""
+    blocks = limits.get("num_gpu_blocks")
+    if blocks is not None:
+        limits = {**limits, "num_gpu_blocks": blocks + getattr(policy_class, "reserved_blocks", 0)}
+    return {own: limits.get(core) for own, core in limits_of(policy_class).items()}
 
 
 def settings_of(policy_class: type[Any]) -> list[str]:

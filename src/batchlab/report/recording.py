@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from batchlab import policies
 from batchlab.clients.request import Request
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line, shorten
@@ -190,7 +191,9 @@ def _blocks(recorder: Recorder) -> int | None:
 def said_header(header: Header) -> dict[str, str]:
     """Everything that a trace's header says was set, by dotted key."""
     values: dict[str, Any] = {"policy": header.engine, "rules": header.rules}
-    values |= {f"engine.{key}": value for key, value in {**header.limits, **header.settings}.items()}
+    known = header.engine in policies.names()
+    limits = policies.limits_given(policies.find(header.engine), header.limits) if known else header.limits
+    values |= {f"engine.{key}": value for key, value in {**limits, **header.settings}.items()}
     values |= {"cost.unit": header.clock["unit"]}
     cost = header.clock.get("cost")
     if isinstance(cost, dict):

@@ -113,11 +113,8 @@ def sections_of(header: Header) -> dict[str, dict[str, Any]]:
     limits: dict[str, Any] = dict(header.limits)
     if limits.get("num_gpu_blocks") is None:
         limits = {name: value for name, value in limits.items() if name not in BLOCKS}
-    else:
-        limits["num_gpu_blocks"] = limits["num_gpu_blocks"] + getattr(policy, "reserved_blocks", 0)
     settings = {name: value for name, value in header.settings.items() if name not in DERIVED}
-    taken = {own: limits.get(core) for own, core in policies.limits_of(policy).items()}
-    engine = {"policy": header.engine, **settings, **taken}
+    engine = {"policy": header.engine, **settings, **policies.limits_given(policy, limits)}
     found = {"engine": {name: value for name, value in engine.items() if value is not None}}
     queue = header.queue
     if queue.get("order") in ("arrival", "priority"):
