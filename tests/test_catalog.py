@@ -302,3 +302,24 @@ def test_a_config_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="not UTF-8"):
         read_config(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "alike"),
+    [
+        ("google/gemma-3-27b-it", None),
+        ("Qwen/Qwen2.5-14B", None),
+        ("Qwen/Qwen2.5-7.5B", None),
+        ("meta-llama/Llama-3.2-3B", None),
+        ("Qwen/Qwen3-235B-A22B", None),
+        ("Qwen/Qwen3-30B-A4B", None),
+        ("mistralai/Mixtral-8x22B-v0.1", None),
+        ("mistralai/Mistral-Small", None),
+        ("Qwen/Qwen2.5-Coder-7B", "qwen2.5-7b"),
+        ("mixtrall-8x7b", "mixtral-8x7b"),
+        ("mistal", "mistral-7b"),
+        ("gpt-oss", "gpt-oss-120b"),
+    ],
+)
+def test_a_model_of_another_size_is_not_suggested(name: str, alike: str | None) -> None:
+    assert catalog.alike_llm(name) == ("" if alike is None else f" (did you mean {alike!r}?)")

@@ -276,7 +276,7 @@ def test_a_model_that_the_catalog_does_not_know_is_not_simulated_as_another(roof
     done = call("run", roofline, "--from-command", "vllm serve Qwen/Qwen3-33B -tp 2")
     assert isinstance(done.exception, InputError)
     assert str(done.exception) == (
-        "--from-command: model: 'Qwen/Qwen3-33B': not in the catalog (did you mean 'qwen3-32b'?): --set "
+        "--from-command: model: 'Qwen/Qwen3-33B': not in the catalog: --set "
         "cost.llm=PATH/config.json for its own, or --set cost.llm=NAME to use another's shape on purpose "
         "(`batchlab catalog` lists them)"
     )

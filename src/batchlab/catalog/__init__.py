@@ -16,6 +16,8 @@ from batchlab.catalog.llm import Llm
 from batchlab.errors import InputError, nearest
 from batchlab.settings import Count, Table, validate
 
+SIZES = re.compile(r"(?<![a-z\d.])(?:\d+x|[ae])?\d+(?:\.\d+)?[bm](?![a-z\d])")
+"""How large a model is, in its name: 8b, 270m, 8x7b, 30b and a3b."""
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -80,13 +82,17 @@ def _entry(file: str, name: str, place: str, kind: str, other: str) -> dict[str,
 
 
 def _like(name: str, known: Iterable[str]) -> str:
-    """Names that begin so, else the one most like it; of Hugging Face's names the part that is the model's."""
+    """Names that begin so, else the one most like it; of Hugging Face's names the part that is the model's.
+
+    A model of another size is not like one: it takes another time and another memory.
+    """
     own = name.rpartition("/")[2].lower()
     longer = [repr(other) for other in known if own and other.startswith(own)]
-    if not longer:  # of a name such as h101 the beginning of h100-sxm is like it, not the whole
+    hint = nearest(own, [other for other in known if SIZES.findall(other) == SIZES.findall(own)])
+    if not longer and not hint and "-" not in own:  # h101 is like the beginning of h100-sxm, not like the whole
         begins = {other.partition("-")[0]: other for other in reversed(list(known))}
-        longer = [] if nearest(own, known) else [repr(begins[b]) for b in get_close_matches(own, begins, 1, 0.7)]
-    return f" (did you mean {' or '.join(longer[:3])}?)" if longer else nearest(own, known)
+        longer = [repr(begins[b]) for b in get_close_matches(own, begins, 1, 0.7)]
+    return f" (did you mean {' or '.join(longer[:3])}?)" if longer else hint
 
 
 @cache
