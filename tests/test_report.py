@@ -221,6 +221,11 @@ BAD = {
     "list.json": (b"[1, 2]", "capacity --json prints expected"),
     "nan.json": (b'{"slo": NaN}', "NaN"),
     "other.json": (b'{"slo": 1}', "capacity --json prints expected"),
+    "experiment.json": (
+        b'{"varied": "a", "short": 5, "runs": [], "reading": {}}',
+        "the JSON of an experiment has no page",
+    ),
+    "run.json": (b'{"scenario": "a.toml", "runs": []}', "the JSON of batchlab run has no page: a RUN is a trace, a sc"),
     "scenario.toml": (b"[engine]\npolicy = 'chunked'\n", "is missing"),
     "packed.jsonl": (b"\x1f\x8b\x08", "gzip"),
 }

@@ -35,7 +35,10 @@ MICRO = str.maketrans("\u00b5\u03bc", "uu")
 
 EXAMPLE = "such as ttft:p99<=500ms"
 SHAPE = re.compile(r"([^:<>=]*)(?::([^<>=]*))?(<=|>=|<|>|=)(.*)", re.DOTALL)
+COLON = "a metric has a colon behind it"
 NUMBER = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([^\d.\s].*)?", re.ASCII)
+APART = re.compile(r"([a-z_0-9]*?[a-z0-9])\s*(?:[=<>.]+|[\s_-])\s*([a-z0-9.]+)", re.ASCII)
+"""A metric and what follows it, with something else between them than a colon."""
 PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d{1,6})?)", re.ASCII)
 
 Integers = npt.NDArray[np.int64]
@@ -147,6 +150,9 @@ def _objective(part: str, text: str) -> Objective:
     metric, sign, value = shape[1].strip(), shape[3], shape[4].strip()
     statistic = None if shape[2] is None else shape[2].strip()
     if metric not in (*METRICS, ATTAINMENT):
+        apart = APART.fullmatch(metric)
+        if apart is not None and apart[1] in METRICS and (apart[2] in STATISTICS or PERCENTILE.fullmatch(apart[2])):
+            raise InputError("--slo", None, part, f"{COLON}: {apart[1]}:{apart[2]}{sign}{value}")
         known = (*METRICS, ATTAINMENT)
         hint = f"{nearest(metric, known)}: {', '.join(known)}"
         raise InputError("--slo", None, part, f"unknown metric {shorten(metric)}{hint}")
@@ -216,6 +222,9 @@ def parse_targets(texts: Iterable[str], unit: str = "ns") -> Targets:
         number = NUMBER.fullmatch(value)
         if metric == "itl":
             raise InputError("--goodput", None, word, "a request has many ITLs: give tpot, or max_itl")
+        apart = APART.fullmatch(word)
+        if apart is not None and apart[1] in PER_REQUEST and (meant := NUMBER.fullmatch(apart[2])):
+            raise InputError("--goodput", None, word, f"{COLON}: {apart[1]}:{meant[1]}")
         if metric not in PER_REQUEST:
             names = ", ".join(PER_REQUEST)
             raise InputError("--goodput", None, word, f"unknown metric{nearest(metric, PER_REQUEST)}: {names}")

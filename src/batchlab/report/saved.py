@@ -227,6 +227,20 @@ KNOWN = {"settings": "engine", "cost_model": "cost"}
 """Parts of the document that have the names of a scenario's sections on the page."""
 EXPECTED = ("slo", "of", "unit", "capacity", "interval", "answer", "binds", "samples", "changes")
 
+OTHERS = {
+    "an experiment": ("varied", "reading"),
+    "batchlab run": ("scenario", "runs"),
+    "a comparison": ("scenario", "variants"),
+    "a sweep or a tuning": ("scenario", "rows"),
+    "batchlab bench": ("url", "loop"),
+    "a summary": ("engine", "termination"),
+}
+"""Other documents that commands print, by keys that no other one has."""
+TAKEN = (
+    "a RUN is a trace, a scenario (.toml), a table that sweep or tune wrote (.parquet), "
+    "or the JSON that batchlab capacity --json prints"
+)
+
 
 def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
     """What `capacity --json` printed. Raises InputError for anything else."""
@@ -237,7 +251,10 @@ def capacity(path: str | os.PathLike[str]) -> dict[str, Any]:
     except NotStrictJson as error:
         raise InputError(path, None, error.value, error.expected) from error
     if not isinstance(document, dict) or any(name not in document for name in EXPECTED):
-        raise InputError(path, None, None, "the JSON that batchlab capacity --json prints expected")
+        known = document if isinstance(document, dict) else {}
+        kind = next((name for name, keys in OTHERS.items() if all(key in known for key in keys)), None)
+        told = "the JSON that batchlab capacity --json prints expected"
+        raise InputError(path, None, None, told if kind is None else f"the JSON of {kind} has no page: {TAKEN}")
     try:
         return {"name": Path(path).name, **_told(document)}
     except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
