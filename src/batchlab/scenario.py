@@ -21,6 +21,11 @@ from batchlab.settings import Count, LimitSettings, MemorySettings, Table, const
 from batchlab.simulate import Run
 
 LIMITS = (*LimitSettings.model_fields, *MemorySettings.model_fields)
+NAMED = {
+    "workload.requests": ("id", "no request has the id"),
+    "workload.generate.classes": ("name", "no class has the name"),
+}
+"""Lists of which --set names an entry: by which of its keys, and what is said where there is none."""
 STEP_TOKENS = 8192
 """Tokens of a step that activations get memory for where the engine has no token budget: vLLM's own on a large GPU."""
 
@@ -216,6 +221,7 @@ def _run(
         clients=table.workload.clients,
         think_time=table.workload.think_time,
         max_concurrency=table.workload.max_concurrency,
+        notes=() if utilization is not None else _beyond_memory(policy, limits, cost),
     )
 
 
@@ -285,33 +291,61 @@ def _room_for_blocks(cost: CostModel, utilization: float, given: Mapping[str, An
     return blocks
 
 
+def _beyond_memory(policy: Any, limits: Limits, cost: CostModel) -> tuple[str, ...]:
+    """That a number of KV blocks that was given is more than the GPU has room for, as far as the cost model knows it.
+
+    Told, not refused: what was measured may be a little more than what is computed. Raises SettingError where not even
+    the weights fit.
+    """
+    count = getattr(cost, "most_blocks", None)
+    most = None if count is None else count(limits.block_size, limits.max_num_batched_tokens or STEP_TOKENS)
+    if most is None or limits.num_gpu_blocks is None:
+        return ()
+    blocks = limits.num_gpu_blocks + getattr(policy, "reserved_blocks", 0)
+    if blocks <= most:
+        return ()
+    own = next(own for own, core in policies.limits_of(type(policy)).items() if core == "num_gpu_blocks")
+    about = cost.describe()
+    room = f"{most:,} of {limits.block_size} tokens fit on {about['gpu'] or 'the GPU'}"
+    beside = f"beside the weights of {about['llm']}, in all of its memory"
+    return (f"{own} = {blocks:,}, but only {room} {beside}: a real engine would run out of it",)
+
+
 def _override(document: dict[str, Any], key: str, value: Any) -> str:
-    """Set a value by its dotted key, where a request goes by its id. Returns the place as errors name it."""
+    """Set a value by its dotted key, where an entry of a list goes by its name. Returns the place as errors name it."""
     *sections, last = key.split(".")
-    if sections[:2] == ["workload", "requests"] and len(sections) > 3:  # an id may hold dots
-        sections = [*sections[:2], ".".join(sections[2:])]
     table: Any = document
     path: list[str | int] = []
-    for section in sections:
-        if isinstance(table, list):
-            position = _position(table, section, key)
+    while sections:
+        named = NAMED.get(place(path))
+        if named is not None:
+            position, length = _position(table, sections, named, key)
             path.append(position)
-            table = table[position]
+            table, sections = table[position], sections[length:]
         else:
+            section = sections.pop(0)
             path.append(section)
-            table = table.setdefault(section, {}) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not sections:
+            empty: Any = [] if place(path) in NAMED and sections else {}
+            table = table.setdefault(section, empty) if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not path:
         raise InputError(f"--set {key}", None, None, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
     table[last] = value
     return place([*path, last])
 
 
-def _position(entries: list[Any], id: str, key: str) -> int:
-    ids = [entry.get("id") if isinstance(entry, dict) else None for entry in entries]
-    if id not in ids:
-        hint = nearest(id, [known for known in ids if isinstance(known, str)])
-        raise InputError(f"--set {key}", None, None, f"no request has the id {id!r}{hint}")
-    return ids.index(id)
+def _position(table: Any, sections: Sequence[str], named: tuple[str, str], key: str) -> tuple[int, int]:
+    """Which entry of a list the next sections name, and how many of them do: a name may hold dots."""
+    field, message = named
+    names = (
+        [entry.get(field) if isinstance(entry, dict) else None for entry in table] if isinstance(table, list) else []
+    )
+    told = [".".join(sections[:length]) for length in range(len(sections), 0, -1)]
+    for name in told:
+        if name in names:
+            return names.index(name), name.count(".") + 1
+    known = [name for name in names if isinstance(name, str)]
+    meant = next((name for name in told if nearest(name, known)), told[-1])
+    raise InputError(f"--set {key}", None, None, f"{message} {meant!r}{nearest(meant, known)}")
 
 
 def _refuse_duplicates(requests: Sequence[Request]) -> None:

@@ -3,7 +3,7 @@
 import inspect
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
@@ -151,12 +151,16 @@ def _sibling_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str
     for part in location[:-1]:
         if isinstance(part, int):
             continue
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
-        for candidate in (annotation, *getattr(annotation, "__args__", ())):
-            if inspect.isclass(candidate) and issubclass(candidate, BaseModel):
-                model = candidate
-                break
+        if part in model.model_fields:
+            model = _table_in(model.model_fields[part].annotation) or model
     return list(model.model_fields)
+
+
+def _table_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model of an annotation such as `Annotated[list[Entry], ...] | None`."""
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _table_in(part)) is not None), None)
 
 
 def _expectation(error: Any) -> str:

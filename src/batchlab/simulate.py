@@ -18,7 +18,7 @@ from batchlab.core.limits import Limits
 from batchlab.core.scheduler import Core, PolicyError
 from batchlab.core.step import Step
 from batchlab.core.tally import Tally
-from batchlab.costs.base import CostModel
+from batchlab.costs.base import CostModel, remarks_of
 from batchlab.errors import BatchlabError, SettingError
 from batchlab.events import LIST_LIMIT, End, Header, Observer
 from batchlab.loop import Loop
@@ -61,6 +61,8 @@ class Run:
     """The client holds back what would be more than so many under way."""
     list_limit: int | None = LIST_LIMIT
     """Queue and active are listed up to so many ids, beyond it only counted; None lists them all."""
+    notes: tuple[str, ...] = ()
+    """What a user must be told of its settings."""
 
     def __post_init__(self) -> None:
         if self.max_iterations is None and self.cost.idle == "step":
@@ -74,6 +76,10 @@ class Run:
             or self.max_concurrency is not None
             or (isinstance(self.requests, Columns) and self.requests.waits)
         )
+
+    def remarks(self) -> list[str]:
+        """What a user must be told: of the settings, and after a run of the cost model."""
+        return [*self.notes, *remarks_of(self.cost)]
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""

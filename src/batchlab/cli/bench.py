@@ -19,7 +19,6 @@ from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import scenario_options
-from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.files import flush, whole_bytes, whole_file
 from batchlab.units import NS_IN_S
@@ -159,7 +158,7 @@ def bench(url: str, **given: Any) -> None:
             found["notes"].append("nothing is predicted beside: that would be of all the load")
         elif given["predict"]:
             found["predicted"] = _predicted(run, plan, asked)
-            found["notes"] += [f"of the prediction: {remark}" for remark in remarks_of(run.cost)]
+            found["notes"] += [f"of the prediction: {remark}" for remark in run.remarks()]
             if found["load"]["held_back"] or (plan.clients is not None and not plan.think_time):
                 found["notes"].append(f"of the prediction: {AT_ONCE}")
         _write(result, found, run, given, table, detailed)

@@ -82,6 +82,8 @@ def capacity(
         print_json(finding.document(found, trial, cost))
     else:
         _print(found, cost)
+    for line in found.run.notes:
+        note(line)
     if found.answer.met is None:
         sys.exit(1)
     for remark in found.answer.met.remarks:

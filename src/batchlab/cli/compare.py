@@ -9,7 +9,6 @@ from batchlab import compare as comparing
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.run import cost_remarks
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.side_by_side import print_comparison
 
@@ -42,7 +41,7 @@ def compare(
         print_json(document(plan, outcomes))
     else:
         print_comparison(plan, outcomes)
-    remarks = dict.fromkeys(line for variant in plan.variants for line in cost_remarks(variant.run))
+    remarks = dict.fromkeys(line for variant in plan.variants for line in variant.run.remarks())
     for line in (*plan.notes, *comparing.warnings(plan.variants), *remarks):
         note(line)
     if not all(variant.run.inline for variant in plan.variants):

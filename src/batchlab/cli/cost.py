@@ -67,8 +67,8 @@ def cost(
         sys.exit(1)
 
 
-def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, tuple[float, int, int]]:
-    """The cost model; memory share, block size and step size of the engine. Raises InputError."""
+def _read(scenario: str | None, overrides: dict[str, Any]) -> tuple[CostModel, tuple[float, int, int, int | None]]:
+    """The cost model; memory share, block size, step size and given blocks of the engine. Raises InputError."""
     if scenario is None:
         document: dict[str, Any] = {"cost": {"model": "roofline"}}
     else:
@@ -107,14 +107,16 @@ def _refuse_unknown(document: Mapping[str, Any], overrides: Mapping[str, Any]) -
             raise InputError(f"--set {key}", None, None, f"unknown key{nearest(name, (*ENGINE, *known))}")
 
 
-def _engine(given: dict[str, Any]) -> tuple[float, int, int]:
-    """gpu_memory_utilization, block_size and max_num_batched_tokens, where [engine] has them under these names."""
-    limits = {key: given[key] for key in ("block_size", "max_num_batched_tokens") if key in given}
+def _engine(given: dict[str, Any]) -> tuple[float, int, int, int | None]:
+    """gpu_memory_utilization, block_size, max_num_batched_tokens and num_gpu_blocks, where [engine] has them under
+    these names."""
+    limits = {key: given[key] for key in ("block_size", "max_num_batched_tokens", "num_gpu_blocks") if key in given}
     checked: LimitSettings = validate(LimitSettings, limits, "engine")
     share = {key: given[key] for key in MemorySettings.model_fields if key in given}
     memory: MemorySettings = validate(MemorySettings, share, "engine")
     utilization = memory.gpu_memory_utilization or UTILIZATION
-    return utilization, checked.block_size, checked.max_num_batched_tokens or STEP_TOKENS
+    tokens = checked.max_num_batched_tokens or STEP_TOKENS
+    return utilization, checked.block_size, tokens, checked.num_gpu_blocks
 
 
 def _print(document: dict[str, Any]) -> None:
@@ -152,15 +154,17 @@ def _memory_lines(settings: dict[str, Any], memory: dict[str, Any]) -> list[str]
     blocks, size = memory["num_gpu_blocks"], memory["block_size"]
     kv = f"KV {memory['kv_bytes_per_token']:,} bytes a token ({settings['kv_dtype']})"
     lines = [f"each GPU: weights {weights:,.2f} GB ({settings['weight_dtype']}), {kv}"]
+    given = memory["given_num_gpu_blocks"]
+    own = [] if given is None else [f"the scenario sets num_gpu_blocks = {given:,}: {given * size:,} tokens"]
     if memory["shortage"] is not None:
-        return [*lines, memory["shortage"]]
+        return [*lines, memory["shortage"], *own]
     lines.append(
         f"at gpu_memory_utilization = {memory['gpu_memory_utilization']} and steps of at most "
         f"{memory['max_num_batched_tokens']:,} tokens: {usable:,.2f} GB - weights - reserve {reserve:,.2f} GB = "
         f"{usable - weights - reserve:,.2f} GB for KV"
     )
     lines.append(f"num_gpu_blocks = {blocks:,} of {size} tokens: {blocks * size:,} tokens")
-    return lines
+    return [*lines, *(f"{line}; this goes before gpu_memory_utilization" for line in own)]
 
 
 @click.command()

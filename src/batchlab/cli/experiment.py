@@ -8,6 +8,7 @@ from rich.table import Table
 from batchlab.cli.bench import Number
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
+from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import say_step_times
@@ -17,7 +18,7 @@ from batchlab.errors import InputError
 from batchlab.plan import experiment as comparing
 from batchlab.plan.experiment import TIMES, Measured
 from batchlab.plan.pool import cores, each
-from batchlab.plan.trial import Trial
+from batchlab.plan.trial import Trial, run_of
 
 
 @click.command()
@@ -81,6 +82,8 @@ def experiment(
         for number, measured in each(_measure, list(enumerate(todo)), jobs or cores()):
             found[number[0]] = measured
             done(len(found), len(todo))
+    for line in dict.fromkeys(line for part in todo[:2] for line in run_of(part.trial).notes):  # one load's
+        note(line)
     rows = [found[number] for number in range(len(todo))]
     key = next(iter(varied))
     if words is not None:

@@ -13,7 +13,6 @@ from batchlab import compare as comparing
 from batchlab.cli.answers import SeveralWords
 from batchlab.cli.notes import note, note_cut
 from batchlab.cli.progress import ended_bar, progress
-from batchlab.cli.run import cost_remarks
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError, StalledError, one_line
 from batchlab.files import encodable, whole_file
@@ -148,7 +147,7 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
             error.file, error.place = f"--set {error.place}", None
         recorded.ending = "failed"
         _fail(name, str(error), recorded, found)
-    recorded.notes += cost_remarks(variant.run)
+    recorded.notes += variant.run.remarks()
     if recorder.began:
         found.runs.append(recorded)
 

@@ -18,7 +18,6 @@ from batchlab.cli.progress import progress
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.tables import MOST_ROWS, print_run, settings_line
 from batchlab.cli.timeline import Timeline
-from batchlab.costs.base import remarks_of
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.export.strip import Strip
@@ -100,6 +99,7 @@ def run(
         question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, _goals(one)) for one in loaded.runs
     ]
     documents = []
+    told: set[str] = set()  # of several policies only once
     for one, what in zip(loaded.runs, asked, strict=True):
         seen = _run_one(one, loaded, what, trace, summary, requests)
         documents.append(seen.result.document(with_requests=one.inline))
@@ -110,8 +110,10 @@ def run(
         elif not as_json:
             _print(one, seen, loaded.title)
             print_answers(documents[-1].get("answers"), one.cost.unit)
-        for remark in cost_remarks(one):
-            note(remark)
+        for remark in one.remarks():
+            if remark not in told:
+                note(remark)
+            told.add(remark)
     if not all(one.inline for one in loaded.runs):
         from batchlab.cli.large import note_unshared
 
@@ -126,11 +128,6 @@ def _goals(run: Run) -> Mapping[str | None, str]:
     """Targets that the workload states for its classes."""
     origin = getattr(run.requests, "origin", None)
     return {} if origin is None else origin.goodput
-
-
-def cost_remarks(run: Run) -> list[str]:
-    """What the run's cost model has to say after it, such as steps outside the range that it was measured in."""
-    return remarks_of(run.cost)
 
 
 @dataclass

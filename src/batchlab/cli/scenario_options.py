@@ -134,7 +134,8 @@ def scenario_options(
             multiple=True,
             metavar=f"KEY=VALUE{more}",
             help=f"Any setting of the scenario: --set engine.max_num_seqs=64{',128' if several else ''}; a request's "
-            f"by its id: --set workload.requests.D.arrival=2{',10' if several else ''}.{runs}",
+            f"by its id: --set workload.requests.D.arrival=2{',10' if several else ''}; a class's by its name: "
+            f"--set workload.generate.classes.chat.weight=2.{runs}",
         ),
         click.option(
             "--from-command",

@@ -67,6 +67,8 @@ def serve(
     loaded = load(scenario, changes.overrides(scenario), changes.names, check=False)
     if len(loaded.runs) > 1:
         raise InputError(scenario, "engine.policy", [run.engine for run in loaded.runs], "choose one with --policy")
+    for line in loaded.runs[0].notes:
+        note(line)
     if not _is_loopback(host):
         note(f"listening on {host}: everybody who reaches this address is answered")
     allow_many_files()

@@ -13,7 +13,6 @@ from batchlab import costs, policies
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.run import cost_remarks
 from batchlab.cli.tables import console, plain_table, print_folded, say, settings_line
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
@@ -67,7 +66,7 @@ def validate(
     prepared = prepare(measured, costs.load(Path(cost)), changed)
     with progress(prepared) as observers:
         found = replay(prepared, observers, measured.ranks, measured.lockstep)
-    remarks = cost_remarks(prepared)
+    remarks = prepared.remarks()
     document: dict[str, Any] = {
         "run": run,
         "requests": len(measured.requests),

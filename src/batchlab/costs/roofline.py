@@ -199,6 +199,17 @@ class Roofline:
             raise SettingError("gpu_memory_utilization", utilization, expected)
         return blocks
 
+    def most_blocks(self, block_size: int, step_tokens: int) -> int | None:
+        """KV blocks in all the memory that the weights leave, with nothing kept for anything else.
+
+        None with a sliding window: engines count blocks by groups of layers there, so that their numbers are higher.
+        Raises SettingError where the weights alone are more than a GPU's memory.
+        """
+        memory = self.memory(1.0, step_tokens)
+        if memory.weights > memory.total:
+            raise SettingError("llm", None, self.shortage(1.0, step_tokens, block_size), "cost")
+        return None if self._window is not None else memory._replace(reserve=0.0).blocks(block_size)
+
     def shortage(self, utilization: float, step_tokens: int, block_size: int = 1) -> str:
         """How much memory is missing for the model and one KV block, and what would do."""
         s = self.settings

@@ -44,8 +44,13 @@ def typical_steps(model: CostModel) -> list[dict[str, Any]]:
     return found
 
 
-def sizes(model: Roofline, utilization: float, block_size: int, step_tokens: int) -> dict[str, Any]:
-    """The model's size, and one GPU's memory in bytes, for an engine with these settings."""
+def sizes(
+    model: Roofline, utilization: float, block_size: int, step_tokens: int, given: int | None = None
+) -> dict[str, Any]:
+    """The model's size, and one GPU's memory in bytes, for an engine with these settings.
+
+    given: the KV blocks that the engine has whatever fits; None where it counts them.
+    """
     memory = model.memory(utilization, step_tokens)
     blocks = memory.blocks(block_size)
     return {
@@ -60,5 +65,6 @@ def sizes(model: Roofline, utilization: float, block_size: int, step_tokens: int
         "kv_bytes_per_token": round(memory.kv_token),
         "block_size": block_size,
         "num_gpu_blocks": blocks,
+        "given_num_gpu_blocks": given,
         "shortage": None if blocks else model.shortage(utilization, step_tokens, block_size),
     }

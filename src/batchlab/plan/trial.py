@@ -9,7 +9,6 @@ from typing import Any
 
 from batchlab.clients.columns import Columns
 from batchlab.core.tally import RESULTS
-from batchlab.costs.base import remarks_of
 from batchlab.errors import BatchlabError, InputError
 from batchlab.files import read_toml
 from batchlab.metrics.fold import Summary
@@ -206,14 +205,14 @@ def row_of(trial: Trial) -> Row:
     """The figures of a run under the names of its summary, with dots; what stops this run becomes its `error`.
 
     Times are in `unit`. With an slo there is `met`, `slo.NAME` with the value of each figure that it names, and
-    `attained.NAME` with the share within it; with targets, `goodput` and `attainment`. What the cost model has to say
-    stands in `remarks`.
+    `attained.NAME` with the share within it; with targets, `goodput` and `attainment`. What is to be said of
+    settings and step times stands in `remarks`.
     """
     try:
         run = run_of(trial)
         summary = Summary()
         simulate(run, [summary])
-        remarks = remarks_of(run.cost)
+        remarks = run.remarks()
         return figures_of(summary, trial) | ({REMARKS: "; ".join(remarks)} if remarks else {})
     except (BatchlabError, MemoryError) as error:
         return {"error": str(error) or "out of memory"}
