@@ -6,9 +6,8 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from batchlab.cli.tables import console, percent, plain_table, print_folded, say
+from batchlab.cli.tables import console, percent, print_folded, say, table_of
 from batchlab.errors import one_line
 
 OF_GROUPS = ("ttft", "tpot", "itl", "e2el")
@@ -52,13 +51,13 @@ def print_answers(found: dict[str, Any] | None, unit: str, predicted: dict[str, 
         say(out, f"predicted: {_goodput(predicted['goodput'], unit)}")
     if "chunks" in found:
         out.print()
-        out.print(_chunks(found["chunks"], unit))
+        _print_chunks(out, found["chunks"], unit)
     if "groups" in found:
         out.print()
         _print_groups(out, found["groups"], unit)
     if "objectives" in found:
         out.print()
-        out.print(_objectives(found["objectives"], unit, (predicted or {}).get("objectives")))
+        _print_objectives(out, found["objectives"], unit, (predicted or {}).get("objectives"))
     out.print()
 
 
@@ -131,15 +130,15 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     )
 
 
-def _chunks(found: dict[str, Any], unit: str) -> Table:
+def _print_chunks(out: Console, found: dict[str, Any], unit: str) -> None:
     from batchlab.cli.large import FIGURES, amount
 
     title = f"{'ms' if unit == 'ns' else f'in {unit}s'}, in chunks of {found['tokens']:,}"
-    table = plain_table(title, "count", *FIGURES, numeric=("count", *FIGURES))
+    rows = []
     for key in ("icl", "ttft", "tpot"):
         cells = (amount(found[key][f], unit) for f in FIGURES)
-        table.add_row(key.upper(), f"{found[key]['count']:,}", *cells)
-    return table
+        rows.append((key.upper(), f"{found[key]['count']:,}", *cells))
+    print_folded(out, table_of((title, "count", *FIGURES), rows), ("count", *FIGURES))
 
 
 def _print_groups(out: Console, groups: dict[str, Any], unit: str) -> None:
@@ -182,14 +181,16 @@ def _latencies_of_groups(groups: dict[str, Any], unit: str) -> dict[str, list[st
     }
 
 
-def _objectives(objectives: list[dict[str, Any]], unit: str, predicted: list[dict[str, Any]] | None = None) -> Table:
+def _print_objectives(
+    out: Console, objectives: list[dict[str, Any]], unit: str, predicted: list[dict[str, Any]] | None = None
+) -> None:
     """Each objective with its value; beside it what is predicted for it."""
     beside = ("predicted",) if predicted else ()
-    table = plain_table("objective", "value", "met", *beside, numeric=("value", *beside))
+    rows = []
     for place, one in enumerate(objectives):
         cells = [_value(one, unit), "yes" if one["met"] else "NO"]
-        table.add_row(one["objective"], *cells, *([_value(predicted[place], unit)] if predicted else []))
-    return table
+        rows.append((one["objective"], *cells, *([_value(predicted[place], unit)] if predicted else [])))
+    print_folded(out, table_of(("objective", "value", "met", *beside), rows), ("value", *beside))
 
 
 def _value(objective: dict[str, Any], unit: str) -> str:

@@ -4,11 +4,10 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from batchlab.cli.answers import print_answers
 from batchlab.cli.large import FROM_SEND, NAMES, amount, print_latencies
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, print_folded, say, table_of
 from batchlab.errors import one_line
 from batchlab.units import NS_IN_MS
 
@@ -28,7 +27,7 @@ def print_bench(found: dict[str, Any]) -> None:
         say(out, f"  {'once' if count == 1 else f'{count:,} times'}: {one_line(reason)}")
     out.print()
     if "predicted" in found:
-        out.print(_beside(found))
+        print_folded(out, _beside(found), ("count", *COMPARED), repeated=2)
     else:
         print_latencies(out, _seen(found["latency"]), "ns")
     out.print()
@@ -73,18 +72,18 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
     say(out, f"server, {server['samples']:,} looks: {', '.join(parts)}")
 
 
-def _beside(found: dict[str, Any]) -> Table:
+def _beside(found: dict[str, Any]) -> dict[str, list[str]]:
     """Measured and predicted, metric by metric."""
-    shown = plain_table("ms", "", "count", *COMPARED, numeric=("count", *COMPARED))
+    rows = []
     both = {"measured": _seen(found["latency"]), "predicted": found["predicted"]["latency"]}
     for key, name in {**NAMES, **FROM_SEND}.items():
         heading = name
         for title, latency in both.items():
             if key in latency:
                 cells = (amount(latency[key][f], "ns") for f in COMPARED)
-                shown.add_row(heading, title, f"{latency[key]['count']:,}", *cells)
+                rows.append((heading, title, f"{latency[key]['count']:,}", *cells))
                 heading = ""
-    return shown
+    return table_of(("ms", "", "count", *COMPARED), rows)
 
 
 def _seen(latency: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import click
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import status
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, plain_table, print_folded, say, table_of
 from batchlab.cli.validate import engine_settings
 from batchlab.errors import InputError
 from batchlab.files import whole_file
@@ -188,12 +188,12 @@ def _print(document: dict[str, Any], output: str) -> None:
         out.print(shown)
         out.print()
     heads = ("held out", "bias %", "mean %", "P50 %", "P95 %", "worst %")
-    shown = plain_table("error of", *heads, numeric=heads)
+    rows = []
     for name, of in document["held_out_errors_pct"].items():
         values = (of[key] for key in ("bias", "mean", "p50", "p95", "worst"))
         bias, *rest = values
-        shown.add_row(name, f"{of['count']:,}", f"{bias:+.2f}", *(f"{value:.2f}" for value in rest))
-    out.print(shown)
+        rows.append((name, f"{of['count']:,}", f"{bias:+.2f}", *(f"{value:.2f}" for value in rest)))
+    print_folded(out, table_of(("error of", *heads), rows), heads)
     out.print()
     ranges = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in _outward(document["fitted"]))
     say(out, f"measured range: {ranges}; a run that leaves it says so")

@@ -8,7 +8,8 @@ from typing import Any
 import click
 
 from batchlab import policies
-from batchlab.cli.tables import console, plain_table
+from batchlab.cli.prose import print_words
+from batchlab.cli.tables import console
 from batchlab.policies.base import Policy
 
 INTRODUCTION = """# Engines
@@ -50,10 +51,12 @@ def engines(as_json: bool, markdown: bool) -> None:
         ]
         print(json.dumps({"engines": listed}, indent=1))
     else:
-        table = plain_table("policy", "rules", "what it does")
-        for name, policy in found.items():
-            table.add_row(name, policy.rules, _first_line(policy))
-        console().print(table)
+        columns = {
+            "policy": list(found),
+            "rules": [policy.rules for policy in found.values()],
+            "what it does": [_first_line(policy) for policy in found.values()],
+        }
+        print_words(console(), columns)
 
 
 def _text(thing: Any) -> str:

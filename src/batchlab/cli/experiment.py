@@ -3,7 +3,7 @@
 from dataclasses import asdict
 
 import click
-from rich.table import Table
+from rich.markup import escape
 
 from batchlab.cli.bench import Number
 from batchlab.cli.documents import print_json
@@ -12,9 +12,9 @@ from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import say_step_times
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, print_folded, say
 from batchlab.compare import said
-from batchlab.errors import InputError
+from batchlab.errors import InputError, one_line
 from batchlab.plan import experiment as comparing
 from batchlab.plan.experiment import TIMES, Measured
 from batchlab.plan.pool import cores, each
@@ -102,7 +102,8 @@ def experiment(
         return
     out = console()
     say_step_times(trial.with_settings({key: varied[key][0]}), varied)
-    out.print(_table(rows, key, slo))
+    columns = _columns(rows, key, slo)
+    print_folded(out, columns, tuple(columns)[1:])
     times, rates = ("ms", "s") if rows[0].unit == "ns" else (f"{rows[0].unit}s", rows[0].unit)
     say(out, f"times in {times}, rates per {rates}; short: prompts up to {short:,} tokens")
     say(out, f"requests of the first {100 * warm_up:g} % of the time are served and not measured")
@@ -134,26 +135,23 @@ def _measure(numbered: tuple[int, comparing.Part]) -> Measured:
     return comparing.measure(numbered[1])
 
 
-def _table(runs: list[Measured], key: str, slo: str | None) -> Table:
-    """A column a run: six of them fit where their figures side by side would not."""
-    rows: dict[str, list[str]] = {key.rpartition(".")[2]: [said(key, run.value) for run in runs]}
-    for name, (metric, statistic) in TIMES.items():
-        rows[name] = [_time(run.latency[metric][statistic], run.unit) for run in runs]
+def _columns(runs: list[Measured], key: str, slo: str | None) -> dict[str, list[str]]:
+    """The names of the figures, then a column a run: six of them fit where their figures side by side would not."""
+    names = [*TIMES]
+    columns = [
+        [_time(run.latency[metric][statistic], run.unit) for metric, statistic in TIMES.values()] for run in runs
+    ]
     per = "s" if runs[0].unit == "ns" else runs[0].unit
-    rows |= {
-        f"requests/{per}": [f"{run.request_rate:,.2f}" for run in runs],
-        f"output tokens/{per}": [f"{run.output_token_rate:,.1f}" for run in runs],
-        "KV use": ["-" if run.kv_use is None else f"{100 * run.kv_use:.0f} %" for run in runs],
-        "preemptions": [f"{run.preemptions:,}" for run in runs],
-    }
+    names += [f"requests/{per}", f"output tokens/{per}", "KV use", "preemptions"]
+    for run, cells in zip(runs, columns, strict=True):
+        use = "-" if run.kv_use is None else f"{100 * run.kv_use:.0f} %"
+        cells += [f"{run.request_rate:,.2f}", f"{run.output_token_rate:,.1f}", use, f"{run.preemptions:,}"]
     if slo is not None:
-        rows["objectives met"] = ["yes" if run.met else "no" for run in runs]
-    shown = plain_table("prompts")
-    for run in runs:
-        shown.add_column(run.load, justify="right", no_wrap=True)
-    for name, cells in rows.items():
-        shown.add_row(name, *cells)
-    return shown
+        names.append("objectives met")
+        for run, cells in zip(runs, columns, strict=True):
+            cells.append("yes" if run.met else "no")
+    heads = [f"{run.load}\n{escape(one_line(said(key, run.value)))}" for run in runs]
+    return {f"prompts\n{key.rpartition('.')[2]}": names, **dict(zip(heads, columns, strict=True))}
 
 
 def _time(value: float | None, unit: str) -> str:

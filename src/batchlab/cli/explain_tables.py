@@ -10,7 +10,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from batchlab.cli.names import shown_id
-from batchlab.cli.tables import MOST_ROWS, console, plain_table, print_folded, print_with_prose, say
+from batchlab.cli.prose import print_with_prose, print_words
+from batchlab.cli.tables import MOST_ROWS, console, print_folded, say, table_of
 from batchlab.errors import one_line
 from batchlab.explain.explainer import merge_facts
 from batchlab.explain.explanation import Explanation, Group, by_reason
@@ -85,12 +86,12 @@ def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:
 
 def _print_slowest(out: Console, found: Explanation, unit: str) -> None:
     for name, latency in (("ttft", "TTFT"), ("e2el", "E2E")):
-        table = plain_table(f"slowest {latency}", "time", "mostly", numeric=("time",))
+        rows = []
         for life in found.slowest(name):
             times = life.until_first if name == "ttft" else life.times
-            table.add_row(Text(shown_id(life.id)), duration(getattr(life, name), unit), _mainly(times or ()))
-        if table.row_count:
-            out.print(table)
+            rows.append((Text(shown_id(life.id)), duration(getattr(life, name), unit), _mainly(times or ())))
+        if rows:
+            print_words(out, table_of((f"slowest {latency}", "time", "mostly"), rows), ("time",))
             out.print()
 
 
@@ -274,7 +275,7 @@ def print_proof(proof: Proof) -> None:
     stated = ", ".join(f"{name} = {value:,}" for name, value in proof.limits.items())
     first = _at(proof.first_scheduled, proof.unit)
     say(out, f"first wait: {proof.wait.reason.label} ({stated}); first scheduled {first}. Run again with more:")
-    table = plain_table("lifted to", "first scheduled", "first wait then", "")
+    rows = []
     for trial in proof.trials:
         lifted = ", ".join(f"{name} {value:,}" for name, value in trial.lifted.items())
         wait = "none" if trial.wait is None else trial.wait.label
@@ -283,8 +284,8 @@ def print_proof(proof: Proof) -> None:
             if trial.refused is not None
             else (_at(trial.first_scheduled, proof.unit), wait, _change(proof, trial))
         )
-        table.add_row(lifted, *cells)
-    out.print(table)
+        rows.append((lifted, *cells))
+    print_words(out, table_of(("lifted to", "first scheduled", "first wait then", ""), rows))
     if not proof.proven:
         say(out, "not proven: it was scheduled no earlier in any of them")
     elif len(proof.trials[-1].lifted) > 1:

@@ -1,9 +1,10 @@
 """What `batchlab learn` prints."""
 
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 
-from batchlab.cli.tables import milliseconds, plain_table, say, settings_line
+from batchlab.cli.tables import milliseconds, plain_table, print_folded, say, settings_line, table_of
 from batchlab.errors import one_line
 from batchlab.learn import Page
 from batchlab.learn.predict import Verdict
@@ -117,10 +118,10 @@ def print_results(out: Console, part: Part) -> None:
     """Every request's times, in the clock's unit; in ms where it counts ns."""
     in_ms = part.run.cost.unit == "ns"
     headings = [f"{name} (ms)" if in_ms else name for name in ("TTFT", "E2E", "max ITL")]
-    table = plain_table(one_line(part.run.engine), *headings, numeric=tuple(headings))
+    rows = []
     for r in part.results:
         times = (r.since_arrival(r.first_time), r.since_arrival(r.completed_time), r.max_itl)
         shown = ["-" if time is None else milliseconds(time) if in_ms else f"{time:,}" for time in times]
-        table.add_row(Text(one_line(r.request.id)), *shown)
+        rows.append((escape(one_line(r.request.id)), *shown))
     out.print()
-    out.print(table)
+    print_folded(out, table_of((one_line(part.run.engine), *headings), rows), tuple(headings))

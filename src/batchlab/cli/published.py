@@ -11,6 +11,7 @@ from rich.table import Table
 
 from batchlab.cli.documents import print_json
 from batchlab.cli.progress import status
+from batchlab.cli.prose import print_words
 from batchlab.cli.tables import console, plain_table, say
 from batchlab.published.record import Record
 from batchlab.published.records import RECORDS, find
@@ -56,11 +57,13 @@ def published(name: str | None, reproduce: bool, as_json: bool) -> None:
 
 
 def _list(out: Console, records: list[Record]) -> None:
-    table = plain_table("name", "published", "model", "simulated")
-    table.columns[0].no_wrap = True  # to be copied
-    for record in records:
-        table.add_row(record.name, escape(record.claim), escape(record.model), "yes" if record.reproduction else "no")
-    out.print(table)
+    columns = {
+        "name": [record.name for record in records],
+        "published": [escape(record.claim) for record in records],
+        "model": [escape(record.model) for record in records],
+        "simulated": ["yes" if record.reproduction else "no" for record in records],
+    }
+    print_words(out, columns)
     out.print()
     say(out, "None of these is a general factor: `batchlab published NAME` has the conditions.")
 
@@ -97,47 +100,38 @@ def _conditions(record: Record) -> Table:
 
 
 def _show_reproduction(out: Console, found: Reproduction) -> None:
-    table = plain_table(
-        "simulated beside published",
-        "published",
-        "simulated",
-        "unit",
-        "error",
-        numeric=("published", "simulated", "error"),
-    )
-    for row in found.compared:
-        given = "-" if row.published is None else f"{row.published:,g}"
-        error = "-" if row.error is None else f"{100 * row.error:+.1f} %"
-        table.add_row(escape(row.what), given, number(row.simulated), row.unit, error)
-    _block(out, table)
-    table = plain_table("assumed")
-    for line in found.assumed:
-        table.add_row(escape(f"- {line}"))
-    _block(out, table)
-    table = plain_table("constant", "value", "origin", "")
-    for constant in found.constants:
-        table.add_row(
-            escape(constant.name), escape(constant.value), escape(constant.origin), FIT if constant.fit else ""
-        )
-    _block(out, table)
+    rows = found.compared
+    columns = {
+        "simulated beside published": [escape(row.what) for row in rows],
+        "published": ["-" if row.published is None else f"{row.published:,g}" for row in rows],
+        "simulated": [number(row.simulated) for row in rows],
+        "unit": [row.unit for row in rows],
+        "error": ["-" if row.error is None else f"{100 * row.error:+.1f} %" for row in rows],
+    }
+    out.print()
+    print_words(out, columns, ("published", "simulated", "error"))
+    out.print()
+    print_words(out, {"assumed": [escape(f"- {line}") for line in found.assumed]})
+    constants = found.constants
+    columns = {
+        "constant": [escape(constant.name) for constant in constants],
+        "value": [escape(constant.value) for constant in constants],
+        "origin": [escape(constant.origin) for constant in constants],
+        "": [FIT if constant.fit else "" for constant in constants],
+    }
+    out.print()
+    print_words(out, columns)
     if any(constant.fit for constant in found.constants):
         say(out, FITS)
     out.print("\n[bold]sensitivity: simulated values when one thing is changed[/bold]", end="")
-    names = [row.what for row in found.compared]
-    table = plain_table("changed", *names, gap=1)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    table.add_row("as above", *(number(row.simulated) for row in found.compared))
-    for varied in found.sensitivity:
-        table.add_row(escape(varied.change), *map(number, varied.simulated))
-    _block(out, table)
+    variants = [("as above", tuple(row.simulated for row in rows))]
+    variants += [(varied.change, varied.simulated) for varied in found.sensitivity]
+    columns = {"changed": [escape(change) for change, _ in variants]}
+    columns |= {row.what: [number(values[place]) for _, values in variants] for place, row in enumerate(rows)}
+    out.print()
+    print_words(out, columns, tuple(columns)[1:], gap=1)
     out.print()
     say(out, f"The simulation does not show: {found.not_shown}.")
-
-
-def _block(out: Console, table: Table) -> None:
-    out.print()
-    out.print(table)
 
 
 def number(value: float) -> str:

@@ -5,10 +5,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -61,8 +59,8 @@ SHORT = {
     "output tokens": "tokens",
 }
 """Headings for narrow terminals."""
-LEAST_PROSE = 24
-"""Cells that prose needs beside a table's other columns."""
+BREAKS = " _-/.:,"
+"""Signs that a name is broken behind."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
 """Columns that a narrow terminal goes without, in this order: others tell nearly the same."""
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
@@ -148,20 +146,25 @@ def plain_table(*columns: str, numeric: tuple[str, ...] = (), gap: int = 2) -> T
     return table
 
 
+def table_of(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    """Rows of cells as columns by their headings."""
+    return {heading: [row[place] for row in rows] for place, heading in enumerate(headings)}
+
+
 def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> Table:
     """Columns of cells as a table.
 
     Where the terminal is too narrow: short headings, no columns that are empty, and if need be none of SPARE.
     """
     wide = out.options.update(max_width=UNBOUNDED)
-    table = _filled(columns, numeric, gap=2)
+    table = filled(columns, numeric, gap=2)
     if out.measure(table, options=wide).maximum <= out.width:
         return table
     kept = {name: cells for name, cells in columns.items() if any(str(cell) for cell in cells)}
     for spare in (None, *SPARE):
         kept.pop(spare or "", None)
         short = {SHORT.get(name, name): cells for name, cells in kept.items()}
-        table = _filled(short, tuple(SHORT.get(name, name) for name in numeric), gap=1)
+        table = filled(short, tuple(SHORT.get(name, name) for name in numeric), gap=1)
         if out.measure(table, options=wide).minimum <= out.width:
             break
     return table
@@ -169,7 +172,7 @@ def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, .
 
 def table_width(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int = 2) -> int:
     """How wide columns of cells are as a table, if nothing is broken."""
-    return out.measure(_filled(columns, numeric, gap), options=out.options.update(max_width=UNBOUNDED)).maximum
+    return out.measure(filled(columns, numeric, gap), options=out.options.update(max_width=UNBOUNDED)).maximum
 
 
 def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], repeated: int = 1) -> None:
@@ -182,7 +185,7 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
     short_numeric = tuple(SHORT.get(name, name) for name in numeric)
     if len(short) == len(columns) and table_width(out, columns, numeric) > out.width:
         if table_width(out, short, short_numeric, gap=1) <= out.width:
-            out.print(_filled(short, short_numeric, gap=1))
+            out.print(filled(short, short_numeric, gap=1))
             return
 
     def fits(names: Sequence[str]) -> bool:
@@ -191,7 +194,9 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
     names = list(columns)
     first, rest = names[:repeated], names[repeated:]
     if table_width(out, columns, numeric) > out.width:
-        columns = {**columns, **{n: [_broken(cell, max(out.width // 3, 12)) for cell in columns[n]] for n in first}}
+        most = max(out.width // 3, 12)
+        heads = {_broken(n, most): [_broken(cell, most) for cell in columns[n]] for n in first}
+        columns, first = {**heads, **{n: columns[n] for n in rest}}, list(heads)
     parts = [[*first]]
     for name in rest:
         if len(parts[-1]) > repeated and not fits([*parts[-1], name]):
@@ -200,36 +205,27 @@ def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[
     for number, part in enumerate(parts):
         if number:
             out.print()
-        out.print(_filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
-
-
-def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> None:
-    """Print columns of cells whose last one is prose: each on lines of its own below its row, where it has no room."""
-    *names, prose = columns
-    short = {name: columns[name] for name in names}
-    if out.width - table_width(out, short, numeric) >= LEAST_PROSE:
-        out.print(_filled(columns, numeric, gap=2))
-        return
-    widths = {name: max(map(cell_len, map(str, (name, *cells)))) for name, cells in short.items()}
-    rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]
-    for row, below in zip(rows, ("", *columns[prose]), strict=True):
-        line = Table.grid(padding=(0, 2, 0, 0))
-        for name, width in widths.items():
-            line.add_column(justify="right" if name in numeric else "left", width=width)
-        line.add_row(*row)
-        out.print(line)
-        if below:
-            out.print(Padding(below, (0, 0, 0, 4)))
+        out.print(filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
 
 
 def _broken(cell: Any, width: int) -> Any:
-    """A cell's text in lines of at most so many characters."""
+    """A cell's text in lines of at most so many characters; they end behind a space, _ or the like where one is."""
     if not isinstance(cell, str) or len(cell) <= width:
         return cell
-    return "\n".join(cell[place : place + width] for place in range(0, len(cell), width))
+    return "\n".join(line for part in cell.split("\n") for line in _lines(part, width))
 
 
-def _filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
+def _lines(text: str, width: int) -> list[str]:
+    lines = []
+    while len(text) > width:
+        place = max(text.rfind(sign, 0, width) for sign in BREAKS) + 1 or width
+        lines.append(text[:place].rstrip())
+        text = text[place:].lstrip()
+    return [*lines, text]
+
+
+def filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
+    """Columns of cells as a table, see plain_table."""
     table = plain_table(*columns, numeric=numeric, gap=gap)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)

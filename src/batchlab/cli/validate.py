@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from batchlab import costs, policies
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import console, plain_table, print_folded, say, settings_line
+from batchlab.cli.tables import console, print_folded, say, settings_line, table_of
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
 from batchlab.settings import parse_setting
@@ -177,10 +176,9 @@ def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
         rows.append((METRICS[name], f"measured {unit}", *(f"{scale * cells[f]['measured']:,.3f}" for f in FIGURES)))
         rows.append(("", f"predicted {unit}", *(f"{scale * cells[f]['predicted']:,.3f}" for f in FIGURES)))
         rows.append(("", "error %", *(_signed(cells[f]["error_pct"]) for f in FIGURES)))
-    columns = dict(zip(("", " ", *heads), map(list, zip(*rows, strict=True)), strict=True))
-    print_folded(out, columns, tuple(heads), repeated=2)
+    print_folded(out, table_of(("", " ", *heads), rows), tuple(heads), repeated=2)
     out.print()
-    out.print(_throughput(document))
+    _print_throughput(out, document)
     out.print()
     if document["over_time"]:
         _print_over_time(out, document["over_time"])
@@ -197,17 +195,18 @@ def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
     )
 
 
-def _throughput(document: dict[str, Any]) -> Table:
+def _print_throughput(out: Console, document: dict[str, Any]) -> None:
     heads = ("measured", "predicted", "error %")
-    shown = plain_table("throughput", *heads, numeric=heads)
-    for name, cell in document["throughput"].items():
-        shown.add_row(
+    rows = [
+        (
             name.replace("_per_", "/").replace("_", " "),
             f"{cell['measured']:,.3f}",
             f"{cell['predicted']:,.3f}",
             _signed(cell["error_pct"]),
         )
-    return shown
+        for name, cell in document["throughput"].items()
+    ]
+    print_folded(out, table_of(("throughput", *heads), rows), heads)
 
 
 def _print_over_time(out: Console, table: dict[str, dict[str, float]]) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import click
 from rich.markup import escape
-from rich.text import Text
 
 from batchlab.cli.documents import print_json
-from batchlab.cli.tables import console, percent, plain_table, say
+from batchlab.cli.tables import console, percent, print_folded, say, table_of
 from batchlab.clients.source import refuse_no_file
 from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
@@ -106,23 +105,25 @@ def _print(path: str, found: dict[str, Any]) -> None:
     for label, value in _arrivals(found, found["unit"]):
         say(out, f"{label:<14}{value}")
     out.print()
-    lengths = plain_table("tokens", *FIGURES, "total", numeric=(*FIGURES, "total"))
+    rows = []
     for name in ("prompt", "output"):
         values = found[name]
-        lengths.add_row(name, *(_number(values[figure]) for figure in FIGURES), f"{values['total']:,}")
-    out.print(lengths)
+        rows.append((name, *(_number(values[figure]) for figure in FIGURES), f"{values['total']:,}"))
+    print_folded(out, table_of(("tokens", *FIGURES, "total"), rows), (*FIGURES, "total"))
     if found["classes"] is not None:
         out.print()
-        classes = plain_table("class", *CLASS_FIGURES.values(), numeric=tuple(CLASS_FIGURES.values()))
-        for one in found["classes"]:
-            cells = (
+        classes = [
+            (
+                escape(one_line(one["name"])),
                 f"{one['requests']:,}",
                 percent(one["share"]),
                 _number(one["prompt_mean"]),
                 _number(one["output_mean"]),
             )
-            classes.add_row(Text(one_line(one["name"])), *cells)
-        out.print(classes)
+            for one in found["classes"]
+        ]
+        figures = tuple(CLASS_FIGURES.values())
+        print_folded(out, table_of(("class", *figures), classes), figures)
     if "max_tokens_rule" in found:
         out.print()
         say(out, one_line(found["max_tokens_rule"]))

@@ -1,0 +1,74 @@
+"""Tables whose cells are prose."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from batchlab.cli.tables import filled, table_width
+
+LEAST_PROSE = 24
+"""Cells that prose needs beside a table's other columns."""
+
+
+def print_words(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...] = (), gap: int = 2) -> None:
+    """Print columns of cells, some of them prose, without a word broken.
+
+    Where the words have no room side by side: each row's first cell, and below it the others with their headings.
+    """
+    table = filled(columns, numeric, gap)
+    least, most = [], []
+    for name, cells in columns.items():
+        texts = [_styled(cell).plain for cell in cells]
+        words = [*name.split(), *(texts if name in numeric else (word for text in texts for word in text.split()))]
+        least.append(max(map(cell_len, words), default=0))
+        most.append(max(map(cell_len, (name, *texts))))
+    room = out.width - gap * len(columns)
+    if sum(least) <= room:
+        for column, width in zip(table.columns, _widths(least, most, room), strict=True):
+            column.width, column.no_wrap = width, False
+        out.print(table)
+        return
+    names = [name and f"{name}: " for name in columns]
+    for row in zip(*columns.values(), strict=True):
+        for name, cell in zip(names, map(_styled, row), strict=True):
+            if name is names[0]:
+                out.print(cell)
+            elif cell:
+                out.print(Padding(Text.assemble((name, "bold"), cell), (0, 0, 0, 4)))
+
+
+def _styled(cell: Any) -> Text:
+    return cell if isinstance(cell, Text) else Text.from_markup(cell)
+
+
+def _widths(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
+    """A width for each column: all as wide as they would be, or the widest of them as narrow as they must be."""
+    for level in range(max(most), 0, -1):
+        found = [max(low, min(high, level)) for low, high in zip(least, most, strict=True)]
+        if sum(found) <= room:
+            return found
+    return list(least)
+
+
+def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> None:
+    """Print columns of cells whose last one is prose: each on lines of its own below its row, where it has no room."""
+    *names, prose = columns
+    short = {name: columns[name] for name in names}
+    if out.width - table_width(out, short, numeric) >= LEAST_PROSE:
+        out.print(filled(columns, numeric, gap=2))
+        return
+    widths = {name: max(map(cell_len, map(str, (name, *cells)))) for name, cells in short.items()}
+    rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]
+    for row, below in zip(rows, ("", *columns[prose]), strict=True):
+        line = Table.grid(padding=(0, 2, 0, 0))
+        for name, width in widths.items():
+            line.add_column(justify="right" if name in numeric else "left", width=width)
+        line.add_row(*row)
+        out.print(line)
+        if below:
+            out.print(Padding(below, (0, 0, 0, 4)))

@@ -1,0 +1,90 @@
+"""Tables in narrow terminals: every figure and every word is there, whole."""
+
+from collections import Counter
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from batchlab.cli.main import cli
+from batchlab.cli.tables import console, print_folded
+
+published = import_module("batchlab.cli.published")
+
+SCENARIO = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 256
+num_gpu_blocks = 400
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 5_000_000
+prefill_token = 100_123
+[workload.generate]
+num_prompts = 60
+seed = 3
+arrivals = "poisson"
+request_rate = 40
+[[workload.generate.classes]]
+name = "a_class_of_requests_with_a_long_name"
+prompt = { distribution = "lognormal", median = 300, sigma = 1.2, max = 3000, outside = "clip" }
+output = { distribution = "uniform", min = 1, max = 40 }
+"""
+
+
+@pytest.fixture
+def words(tmp_path, monkeypatch):
+    """The words that a command prints at a width."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(SCENARIO)
+    simulated = published.simulated
+    once = cache(lambda name: simulated(published.find(name), lambda _: None))  # the same at each width
+    monkeypatch.setattr(published, "simulated", lambda record, _: once(record.name))
+
+    def at(width, *command):
+        monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", width)
+        result = CliRunner().invoke(cli, list(command))
+        assert result.exit_code == 0, result.output
+        return Counter(result.stdout.split())
+
+    return at
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("experiment", "s.toml", "--slo", "ttft:p99<=3s", "--jobs", "1"),
+        ("workload", "describe", "s.toml"),
+        ("published", "orca-101b-ft", "--reproduce"),
+        ("run", "s.toml", "--chunk-tokens", "3", "--slo", "ttft:p99<=3000s"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_no_figure_is_cut(words, command):
+    """Those of the wide table are all in the narrow one, each at least as often."""
+    wide = Counter({word: times for word, times in words(300, *command).items() if any(map(str.isdigit, word))})
+    for width in (40, 60, 65, 80):
+        assert not wide - words(width, *command), width
+
+
+def test_no_word_of_prose_is_broken(words):
+    for command in (("published",), ("engines",)):
+        wide = words(600, *command)
+        headings = Counter(
+            name for name in ("name", "published", "model", "simulated", "policy", "rules", "what", "it", "does")
+        )
+        for width in (40, 60, 80):
+            assert not wide - words(width, *command) - headings, (command, width)
+
+
+def test_a_long_name_is_broken_between_its_parts(capsys, monkeypatch):
+    monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", 40)
+    figures = {f"figure {n}": [f"{n}2,345.67"] for n in range(4)}
+    print_folded(console(), {"setting": ["max_num_batched_tokens, all of it"], **figures}, tuple(figures))
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()[1:5] if line.strip()][:2] == ["max_num_", "batched_"]
+    assert all(cells[0] in printed for cells in figures.values())
