@@ -424,3 +424,25 @@ def test_samples_behind_a_cdf_are_those_of_the_figures() -> None:
             samples = np.repeat(values, counts.astype(int))
             assert len(samples) == figures["count"]
             assert np.percentile(samples, [50, 99]).tolist() == pytest.approx([figures["p50"], figures["p99"]])
+
+
+def test_no_line_of_a_cdf_runs_through_its_legend_and_no_label_touches_another() -> None:
+    from batchlab.export.charts import LatencyChart
+
+    chart = LatencyChart()
+    for event in events_of(outcome("vllm", 7)):
+        for observer in chart.observers:
+            observer(event)
+    figure = chart.draw()
+    figure.canvas.draw()
+    for axes in figure.axes:
+        assert axes.get_legend().get_window_extent().y1 < axes.get_window_extent().y0
+        low, high = axes.get_xlim()
+        labels = [
+            label
+            for place, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+            if low <= place <= high
+        ]
+        boxes = [label.get_window_extent() for label in labels]
+        assert len(boxes) >= 2
+        assert all(left.x1 + 4 < right.x0 for left, right in pairwise(boxes))

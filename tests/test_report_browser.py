@@ -1,5 +1,6 @@
 """Reports in a real Chromium: what is drawn, what moves, what may not happen."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,26 @@ pytest_plugins = ["report_samples"]
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LIMIT = 10_000_000
 """Bytes of a page."""
+TWO_LENGTHS = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 64
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 10_000_000
+[[workload.requests]]
+id = "short"
+arrival = 0
+prompt = 5
+output = 1
+[[workload.requests]]
+id = "long"
+arrival = 0
+prompt = 5
+output = 40
+"""
 CHECKS = (Path(__file__).parent / "report_checks.js").read_text(encoding="utf-8")
 
 
@@ -131,7 +152,72 @@ def test_on_a_phone_no_figure_of_two_runs_is_out_of_sight(driver: webdriver.Chro
     top = "return document.querySelector(arguments[0]).getBoundingClientRect().top + scrollY"
     assert page.run(top, "#findings") < page.run(top, "#when") < page.run(top, "#figures")
     wide = Page(driver, planned_report)
-    assert wide.run(top, "#findings") == pytest.approx(wide.run(top, "#compare"), abs=1), "side by side"
+    assert wide.run(top, "#objectives") == pytest.approx(wide.run(top, "#compare"), abs=1), "side by side"
+    columns = [".three > div:nth-child(1)", ".three > div:nth-child(2)"]
+    first, second = (wide.run(top, f"#findings {column}") for column in columns)
+    assert first == pytest.approx(second, abs=1), "the findings of both, too"
+    assert first < 900, "on the first screen"
+
+
+def test_heads_and_names_of_runs_have_room(driver: webdriver.Chrome, planned_report: Path) -> None:
+    heights = "return [...document.querySelectorAll(arguments[0])].map((cell) => cell.offsetHeight)"
+    wide = Page(driver, planned_report)
+    line = 1.5 * 0.8 * 15  # of the headings' letters
+    assert all(height < 4 * line for height in wide.run(heights, "#compare thead th"))
+    fits = "const t = document.querySelector('#compare table'); return [t.scrollWidth, t.parentNode.clientWidth]"
+    wanted, given = wide.run(fits)
+    assert wanted <= given
+    names = "return [...document.querySelectorAll('#objectives tbody tr')].map((row) => row.innerText)"
+    told = wide.run(names)
+    assert any("goodput" in row for row in told)
+    heads = wide.run("return [...document.querySelectorAll('#objectives thead th')].map((head) => head.innerText)")
+    assert heads == ["Run", "Objective", "Found", "Met"]
+    met = wide.run("return [...document.querySelectorAll('#objectives td:last-child')].map((cell) => cell.innerText)")
+    assert set(met) <= {"✓ yes", "✗ no", ""}
+    phone = Page(driver, planned_report, width=390)
+    widths = "return [...document.querySelectorAll('#objectives tbody th')].map((cell) => cell.offsetWidth)"
+    assert all(width > 300 for width in phone.run(widths))
+
+
+def test_distributions_are_on_a_log_scale_where_wide(driver: webdriver.Chrome, tmp_path: Path) -> None:
+    """As in the terminal and in the picture of `export latency`: E2E of 10 and 400 ms; every point is in view."""
+    scenario, path = tmp_path / "s.toml", tmp_path / "page.html"
+    scenario.write_text(TWO_LENGTHS, encoding="utf-8")
+    assert command("report", str(scenario), "-o", str(path)).returncode == 0
+    page = Page(driver, path)
+    kinds = []
+    for name in ("ttft", "itl", "e2el"):
+        kind, shown, xs, title = page.run(
+            """const chart = document.getElementById(`cdf-${arguments[0]}`);
+            const { type, range, title } = chart._fullLayout.xaxis;
+            return [type, range, chart.data.flatMap((trace) => [...trace.x]), title.text];""",
+            name,
+        )
+        wide = min(xs) > 0 and max(xs) > 10 * min(xs)
+        assert (kind == "log") == wide == title.endswith(", log scale")
+        low, high = (10**end for end in shown) if wide else shown
+        assert low <= min(xs) and max(xs) <= high
+        kinds.append(kind)
+    assert kinds == ["linear", "linear", "log"]
+    assert page.complaints() == []
+
+
+def test_what_misses_is_nearest_and_never_recommended(
+    driver: webdriver.Chrome, planned_report: Path, folder: Path, tmp_path: Path
+) -> None:
+    scenario, table, page = folder / "plan.toml", tmp_path / "t.parquet", tmp_path / "page.html"
+    space = ("--space", "engine.max_num_seqs=2,8,16", "--jobs", "1", "--set", "workload.generate.request_rate=400")
+    done = command("tune", str(scenario), "--slo", "ttft:p99<=30ms", *space, "-o", str(table))
+    assert done.returncode == 1
+    (most,) = re.findall(r"\nmost (.*), though it misses: ", done.stdout)
+    assert command("report", str(table), "-o", str(page)).returncode in (0, 1)
+    found = Page(driver, page)
+    text = found.run("return document.querySelector('main').innerText")
+    assert f"the nearest has the most {most}, though it misses." in text and "recommended" not in text
+    legend = found.run("return document.getElementById('front-0-0').data.map((trace) => trace.name)")
+    assert "recommended" not in legend and {"Pareto front", "as it is"} <= set(legend)
+    ringed = found.run("const [line] = document.getElementById('front-0-0').data; return [line.mode, line.x.length]")
+    assert ringed[0] == "lines+markers" and ringed[1] >= 1
 
 
 def test_labels_that_would_be_alike_have_their_row(driver: webdriver.Chrome, small_report: Path) -> None:

@@ -67,6 +67,7 @@ def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report
     assert curves[saved.TOGETHER] == [[p["rate"], p["attainment"], p["met"]] for p in tried]
     assert (found["facts"]["engine.max_num_seqs"], found["facts"]["cost.per_iteration"]) == ("8", "5000000")
     text = planned_report.read_text(encoding="utf-8").split('<script id="data"')[0]
+    assert found["notes"] and all(f"<b>Uncertain:</b> {note}" in text for note in found["notes"])
     for said in ("per million output tokens", "1 GPU at 2.5 an hour", "Load at that rate", "cost.prefill_token"):
         assert said in text
 

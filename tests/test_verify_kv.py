@@ -341,7 +341,7 @@ def test_verify_says_when_it_stopped(tmp_path: Path) -> None:
     report = check(tmp_path, lines)
     assert report.stopped == "stopped at line 3: what follows cannot be judged"
     done = CliRunner().invoke(cli, ["verify", str(tmp_path / "trace.jsonl")])
-    assert done.exit_code == 1 and "1 violations; stopped at line 3: what follows" in done.output
+    assert done.exit_code == 1 and "1 violation; stopped at line 3: what follows" in done.output
     as_json = CliRunner().invoke(cli, ["verify", str(tmp_path / "trace.jsonl"), "--json"])
     assert json.loads(as_json.output)["stopped"] == report.stopped
     many = [line | {"unused": -1} if line["type"] == "iteration" else line for line in small("blocks")]

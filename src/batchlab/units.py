@@ -1,4 +1,4 @@
-"""Of times: the clock counts ns, people read ms and s."""
+"""Of times: the clock counts ns, people read ms and s. And of counts: one request, two requests."""
 
 NS_IN_MS = 10**6
 NS_IN_S = 10**9
@@ -14,3 +14,13 @@ def duration(time: float, unit: str) -> str:
         return f"{time:,.0f} ns"
     number = f"{time:,}" if isinstance(time, int) else f"{time:,.1f}"
     return f"{number} {unit}{'' if time == 1 else 's'}"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of them: 1 request, 2 requests."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def were(count: int) -> str:
+    """The verb of so many."""
+    return "was" if count == 1 else "were"

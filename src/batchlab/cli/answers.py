@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from batchlab.cli.tables import console, percent, print_folded, say, table_of
 from batchlab.errors import one_line
+from batchlab.units import counted
 
 OF_GROUPS = ("ttft", "tpot", "itl", "e2el")
 
@@ -62,13 +63,13 @@ def print_answers(found: dict[str, Any] | None, unit: str, predicted: dict[str, 
 
 
 def _say_window(out: Console, found: dict[str, Any], unit: str) -> None:
-    from batchlab.cli.large import duration
+    from batchlab.cli.large import span
 
     window, steady = found["window"], found["stationarity"]
     say(
         out,
-        f"window {duration(window['from'], unit)} to {duration(window['to'], unit)} ({window['rule']}): "
-        f"{found['requests']:,} requests arrive in it; {_results(found['results'])}",
+        f"window {span(window['from'], window['to'], unit)} ({window['rule']}): "
+        f"{counted(found['requests'], 'request')} arrive in it; {_results(found['results'])}",
     )
     if steady["stationary"] is None:
         say(out, "stationary: too short to tell")
@@ -126,7 +127,7 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
     share = "-" if found["attainment"] is None else f"{100 * found['attainment']:.2f} %"
     return (
         f"goodput {rate} requests/{found['per']} within {targets}: "
-        f"{found['good']:,} of all {found['requests']:,} requests, {share}"
+        f"{found['good']:,} of all {counted(found['requests'], 'request')}, {share}"
     )
 
 

@@ -9,7 +9,7 @@ from batchlab.cli.answers import print_answers
 from batchlab.cli.large import FROM_SEND, NAMES, amount, print_latencies
 from batchlab.cli.tables import console, print_folded, say, table_of
 from batchlab.errors import one_line
-from batchlab.units import NS_IN_MS
+from batchlab.units import NS_IN_MS, counted
 
 COMPARED = ("mean", "p50", "p90", "p99", "max")
 SHOWN_REASONS = 5
@@ -21,8 +21,12 @@ def print_bench(found: dict[str, Any]) -> None:
     load = found["load"]
     results = ", ".join(f"{count:,} {name}" for name, count in found["results"].items())
     out.print(f"[bold]{escape(one_line(found['url']))}[/bold]")
+    requests = counted(found["requests"], "request")
     partial = ", PARTIAL," if found["partial"] else ""
-    say(out, f"model {one_line(found['model'])}; {found['requests']:,} requests{partial} in {_loop(found)}: {results}")
+    say(
+        out,
+        f"model {one_line(found['model'])}; {requests}{partial} in {_loop(found)}: {results}",
+    )
     for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
         say(out, f"  {'once' if count == 1 else f'{count:,} times'}: {one_line(reason)}")
     out.print()
@@ -68,8 +72,8 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
             mean, most = (f"{scale * server[name][figure]:,.1f}{unit}" for figure in ("mean", "max"))
             parts.append(f"{title} mean {mean} max {most}")
     if server["preemptions"] is not None:
-        parts.append(f"{server['preemptions']:,.0f} preemptions")
-    say(out, f"server, {server['samples']:,} looks: {', '.join(parts)}")
+        parts.append(counted(round(server["preemptions"]), "preemption"))
+    say(out, f"server, {counted(server['samples'], 'look')}: {', '.join(parts)}")
 
 
 def _beside(found: dict[str, Any]) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ from batchlab.plan.binding import FACTOR, Told, binding, gain
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
 from batchlab.plan.trial import Trial, run_of
+from batchlab.units import counted
 
 GOODPUT = (
     "goodput: requests within all targets, over the time to the end of the last: less than came, even where all are"
@@ -97,7 +98,7 @@ def _told(requests: int | None) -> Iterator[Told]:
         with counted_bar("capacity") as done:
             yield done
         return
-    runs = f"about {RUNS} runs" + ("" if requests is None else f" of {requests:,} requests")
+    runs = f"about {counted(RUNS, 'run')}" + ("" if requests is None else f" of {counted(requests, 'request')}")
     rounds = itertools.chain(("load{} as it is", "change{} of one thing alone"), itertools.repeat("change{} more"))
 
     def begun(ready: int, of: int) -> None:
@@ -155,7 +156,7 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
         span = f"{at.span / 1e9:,.0f} s" if unit == "ns" else f"{at.span:,} {unit}s"
         say(
             out,
-            f"{at.requests:,} requests a run, {span} at that rate; "
+            f"{counted(at.requests, 'request')} a run, {span} at that rate; "
             f"prompt mean {at.prompt_mean:,.1f}, output mean {at.output_mean:,.1f} tokens",
         )
     if found.answer.met is not None and found.answer.missed is None:

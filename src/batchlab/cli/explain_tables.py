@@ -19,7 +19,7 @@ from batchlab.explain.lives import Life, Span
 from batchlab.explain.reasons import Reason
 from batchlab.explain.wording import detail
 from batchlab.prove import Proof, Trial
-from batchlab.units import duration
+from batchlab.units import counted, duration
 
 COLUMNS = {
     "ttft": "TTFT: all",
@@ -41,8 +41,8 @@ def print_overview(trace: str, found: Explanation) -> None:
     out, header, end = console(), found.header, found.end
     unit = header.clock["unit"]
     came = sum(life.attempts > 0 for life in found.state.lives.values())
-    took = f"{end.iterations:,} iterations" + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
-    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {came:,} requests, {took}"))
+    took = counted(end.iterations, "iteration") + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
+    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {counted(came, 'request')}, {took}"))
     groups = found.groups()
     out.print()
     _print_groups(out, {name: groups[name] for name in COLUMNS}, unit)
@@ -134,9 +134,9 @@ def print_request(found: Explanation, life: Life) -> None:
         if time is not None:
             figures.append(f"{name} {duration(time, unit)}")
     if life.attempts > 1:
-        figures.append(f"{life.attempts} attempts")
+        figures.append(counted(life.attempts, "attempt"))
     if life.preemptions:
-        figures.append(f"{life.preemptions} preemptions, {life.lost:,} computed tokens lost")
+        figures.append(f"{counted(life.preemptions, 'preemption')}, {life.lost:,} computed tokens lost")
     say(out, ", ".join(figures))
     total = sum(life.times) or 1
     sums = Counter(by_reason(life.times)).most_common()

@@ -17,7 +17,7 @@ from batchlab.errors import one_line
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
 from batchlab.simulate import Run
-from batchlab.units import NS_IN_MS, NS_IN_S
+from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
 NAMES = {
     "ttft": "TTFT",
@@ -53,7 +53,7 @@ def print_large_run(
         say(out, f"ITL percentiles are from a histogram, each within {100 * error:.2f} %; all else is exact")
     out.print()
     print_spread(out, result, lambda time: duration(round(time), unit))
-    print_over_time(out, result, strip, lambda time: duration(round(time), unit))
+    print_over_time(out, result, strip, lambda start, end: span(round(start), round(end), unit))
     if "load" in document:
         say(out, _held_back(document["load"], unit))
     say(out, _throughput(document["throughput"]))
@@ -113,7 +113,7 @@ def workload_lines(run: Run) -> list[str]:
     if run.max_concurrency is not None:
         when += f", at most {run.max_concurrency:,} in flight"
     lines = [
-        f"{len(columns):,} requests{when}; prompt mean {columns.prompt.mean():,.1f}, "
+        f"{counted(len(columns), 'request')}{when}; prompt mean {columns.prompt.mean():,.1f}, "
         f"output mean {columns.output.mean():,.1f} tokens"
     ]
     if origin is not None:
@@ -139,7 +139,8 @@ def source_lines(result: Summary) -> list[str]:
     if not len(arrival):
         return ["no requests"]
     lines = [
-        f"{len(arrival):,} requests over {duration(int(arrival.max() - arrival.min()), header.clock['unit'])}; "
+        f"{counted(len(arrival), 'request')} over "
+        f"{duration(int(arrival.max() - arrival.min()), header.clock['unit'])}; "
         f"prompt mean {result.column('prompt').mean():,.1f}, output mean {result.column('output').mean():,.1f} tokens"
     ]
     return [*(str(part) for part in (header.source.get("name"), *header.source.get("steps", ())) if part), *lines]
@@ -194,6 +195,14 @@ def _held_back(load: dict[str, Any], unit: str) -> str:
         f"sent {reached} of {rates} requested: the cap on requests in flight held {load['held_back']:,} back, "
         f"for up to {longest}"
     )
+
+
+def span(start: int, end: int, unit: str) -> str:
+    """From when to when, both in the unit of the end."""
+    if unit != "ns":
+        return f"{start:,} to {duration(end, unit)}"
+    shown = f"{start / NS_IN_S:,.1f}" if end >= 10**10 else f"{start / NS_IN_MS:,.3f}"
+    return f"{shown} to {duration(end, unit)}"
 
 
 def duration(time: int, unit: str) -> str:

@@ -17,6 +17,7 @@ from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError, StalledError, one_line
 from batchlab.files import encodable, whole_file
 from batchlab.simulate import simulate
+from batchlab.units import counted
 
 MOST_RUNS = comparing.MOST_VARIANTS
 
@@ -93,7 +94,7 @@ def _say(output: str, size: int, documents: Sequence[dict[str, Any]], found: Fou
 
     capacities = len(found.capacities)
     parts = [(len(documents), "run"), (len(found.sweeps), "table")]
-    held = [words.counted(count, noun) for count, noun in parts if count]
+    held = [counted(count, noun) for count, noun in parts if count]
     held += [f"{capacities} {'capacity' if capacities == 1 else 'capacities'}"] if capacities else []
     note(f"wrote {output} ({', '.join(held)}, {size / 1e6:.1f} MB)")
     for document in documents:

@@ -18,6 +18,7 @@ from batchlab.files import allow_many_files, flush, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
 from batchlab.trace.write import TraceWriter
+from batchlab.units import counted
 
 
 @click.command()
@@ -112,7 +113,10 @@ async def _serve(loaded: Any, observers: list[Any], host: str, port: int, settin
             raise
         raise BatchlabError(f"policy {engine.run.engine}: {type(error).__name__}: {error}") from error
     results = ", ".join(f"{count:,} {result}" for result, count in sorted(engine.ended.items()))
-    note(f"served {sum(engine.ended.values()):,} requests in {engine.iterations:,} iterations: {results or 'none'}")
+    note(
+        f"served {counted(sum(engine.ended.values()), 'request')} in "
+        f"{counted(engine.iterations, 'iteration')}: {results or 'none'}"
+    )
 
 
 def _is_loopback(host: str) -> bool:

@@ -19,12 +19,13 @@ BLOCKS, PLAIN = " ▁▂▃▄▅▆▇█", " .:-=+*#%@"
 """From nothing to the most; for output that cannot show the first, the second."""
 WIDEST, NARROWEST = 60, 16
 Amount = Callable[[float], str]
+Span = Callable[[float, float], str]
 
 
-def print_over_time(out: Console, summary: Summary, strip: Strip | None, shown: Amount) -> None:
+def print_over_time(out: Console, summary: Summary, strip: Strip | None, span: Span) -> None:
     """Queue, batch and KV blocks over time; of a run that was not told by iterations, what its requests tell.
 
-    shown: a time as people read it.
+    span: from when to when, as people read it.
     """
     assert summary.end is not None
     width = _width(out)
@@ -40,7 +41,7 @@ def print_over_time(out: Console, summary: Summary, strip: Strip | None, shown: 
         rows = [(name, means, f"{most:,}") for name, (means, most) in found.items()]
     if not rows or not any(means.any() for _, means, _ in rows):
         return
-    title = f"mean from {shown(start)} to {shown(summary.end.time)}"
+    title = f"mean from {span(start, summary.end.time)}"
     table = plain_table("over time", title, "most", numeric=("most",))
     for name, means, most in rows:
         table.add_row(name, bar(out, means), most)

@@ -22,7 +22,7 @@ from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
 from batchlab.plan.trial import REMARKS, Row, Trial, document_of
 from batchlab.scenario import cost_of
-from batchlab.units import NS_IN_MS
+from batchlab.units import NS_IN_MS, counted
 
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
 RATES = {
@@ -88,7 +88,7 @@ def sweep(
         _print(rows, list(values), slo)
     failed = sum(row["error"] is not None for row in rows)
     note_remarks(rows)
-    note(f"{output}: {len(rows):,} runs" + (f", {failed:,} failed" if failed else ""))
+    note(f"{output}: {counted(len(rows), 'run')}" + (f", {failed:,} failed" if failed else ""))
     if failed:
         sys.exit(1)
 
@@ -97,7 +97,7 @@ def note_remarks(rows: list[Row]) -> None:
     """What cost models had to say of the runs: in how many, and the first of it."""
     told = [row[REMARKS] for row in rows if row.get(REMARKS)]
     if told:
-        note(f"in {len(told):,} of {len(rows):,} runs, as in the first of them: {told[0]}")
+        note(f"in {len(told):,} of {counted(len(rows), 'run')}, as in the first of them: {told[0]}")
 
 
 def say_step_times(trial: Trial, varied: Collection[str]) -> None:

@@ -20,7 +20,7 @@ from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
 from batchlab.simulate import Run
 from batchlab.steps import Step
-from batchlab.units import NS_IN_MS, duration
+from batchlab.units import NS_IN_MS, counted, duration
 
 PRICE = ("recomputed_tokens", "cached_tokens", "moved_blocks", "retries")
 """Totals that are told where they are not 0."""
@@ -281,10 +281,10 @@ def _scheduled(it: Iteration) -> Text:
     return text if it.scheduled else Text(it.idle or "", style="dim")
 
 
-def _ids(ids: list[str] | int, counted: bool = False) -> Text:
-    if counted:
+def _ids(ids: list[str] | int, numbers: bool = False) -> Text:
+    if numbers:
         return Text(f"{ids if isinstance(ids, int) else len(ids):,}")
-    return Text(f"{ids:,} requests" if isinstance(ids, int) else " ".join(map(shown_id, ids)))
+    return Text(counted(ids, "request") if isinstance(ids, int) else " ".join(map(shown_id, ids)))
 
 
 def _requests(out: Console, result: Summary, unit: str) -> Table:
@@ -335,7 +335,7 @@ def totals_lines(result: Summary) -> list[str]:
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in totals["rejections"].items())
     counts = ", ".join(f"{number:,} {name}" for name, number in result.result_counts().items())
     lines = [
-        f"{ENDINGS.get(end.termination, end.termination)} after {end.iterations:,} iterations, at "
+        f"{ENDINGS.get(end.termination, end.termination)} after {counted(end.iterations, 'iteration')}, at "
         f"{duration(end.time, unit)}: {counts or 'no requests'}",
         f"longest queue {totals['max_queue_length']:,}, preemptions {totals['preemptions']:,}, "
         f"rejections {sum(totals['rejections'].values()):,}{f' ({reasons})' if reasons else ''}, "

@@ -20,10 +20,10 @@ from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
 from batchlab.plan.pool import cores
-from batchlab.plan.recommend import spelled
+from batchlab.plan.recommend import nearest_by, spelled
 from batchlab.plan.space import range_of
 from batchlab.plan.trial import Row, run_of
-from batchlab.units import NS_IN_MS
+from batchlab.units import NS_IN_MS, counted
 
 MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
 """What is maximised -> its heading."""
@@ -88,7 +88,7 @@ def tune(
         _print(asked, found)
     note_remarks(found.rows)
     if output is not None:
-        note(f"{output}: {len(found.rows):,} runs")
+        note(f"{output}: {counted(len(found.rows), 'run')}")
     if not found.met:
         sys.exit(1)
 
@@ -132,7 +132,9 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
         say(out, f"no combination tried meets {asked.slo} at the load as it is")
     if row is None:
         return
-    said_of = "recommended" if found.met else f"most {_nearest_by(asked, row)}, though it misses"
+    said_of = (
+        "recommended" if found.met else f"most {nearest_by(tuning.MAXIMIZED[asked.maximize], row)}, though it misses"
+    )
     say(out, f"{said_of}: {': '.join(filter(None, ('as it is' if row is first else '', str(spelled(asked, found)))))}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]
@@ -145,10 +147,6 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
         say(out, f"requests within the objectives at the load as it is: {shares}")
     for caveat in tuning.caveats(asked, found):
         say(out, f"uncertain: {caveat}")
-
-
-def _nearest_by(asked: tuning.Tuning, row: Row) -> str:
-    return "capacity" if asked.maximize == "capacity" and row["capacity"] else "requests within the objectives"
 
 
 def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
 from batchlab.settings import parse_setting
 from batchlab.simulate import Run
+from batchlab.units import counted
 
 if TYPE_CHECKING:
     from batchlab.validate.recorded import Recorded
@@ -166,7 +167,7 @@ def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
 
     out = console()
     of = "" if served_by is None else f" of {served_by}"
-    say(out, f"{document['run']}: {document['requests']:,} requests{of}")
+    say(out, f"{document['run']}: {counted(document['requests'], 'request')}{of}")
     say(out, settings_line(run))
     out.print()
     heads = [figure.upper() if figure != "mean" else figure for figure in FIGURES]
@@ -190,7 +191,7 @@ def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
     say(out, f"1 % more step time moves the means: {', '.join(parts)}")
     say(
         out,
-        f"{document['steps']:,} steps, {document['preemptions']:,} preemptions, "
+        f"{counted(document['steps'], 'step')}, {counted(document['preemptions'], 'preemption')}, "
         f"{document['cached_tokens']:,} tokens from the prefix cache",
     )
 

@@ -8,6 +8,7 @@ import click
 from batchlab.cli.documents import print_json
 from batchlab.errors import one_line
 from batchlab.trace.verify import verify as verify_trace
+from batchlab.units import counted
 
 
 @click.command()
@@ -35,11 +36,15 @@ def verify(trace: str, summary: str | None, as_json: bool) -> None:
     else:
         for violation in report.violations:
             print(one_line(str(violation)))
-        verdict = "every rule holds" if report.ok else f"{len(report.violations)} violations"
+        verdict = "every rule holds" if report.ok else counted(len(report.violations), "violation")
         if report.note is not None:
             verdict += f" ({report.note})"
         if report.stopped is not None:
             verdict += f"; {report.stopped}"
-        print(one_line(f"{trace}: {report.iterations} iterations, {report.requests} requests: {verdict}"))
+        print(
+            one_line(
+                f"{trace}: {counted(report.iterations, 'iteration')}, {counted(report.requests, 'request')}: {verdict}"
+            )
+        )
     if not report.ok:
         sys.exit(1)

@@ -13,7 +13,7 @@ from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
 from batchlab.scenario import load
 from batchlab.settings import parse_setting, validate
-from batchlab.units import NS_IN_MS, NS_IN_S
+from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
 FIGURES = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 CLASS_FIGURES = {"requests": "requests", "share": "share", "prompt_mean": "prompt mean", "output_mean": "output mean"}
@@ -148,7 +148,9 @@ def _arrivals(found: dict[str, Any], unit: str) -> list[tuple[str, str]]:
     if shared is None:
         lines.append(("shared", "not known: the source does not say which prompts begin alike"))
     else:
-        sessions = "" if shared["sessions"] in (None, found["requests"]) else f", {shared['sessions']:,} sessions"
+        sessions = (
+            "" if shared["sessions"] in (None, found["requests"]) else f", {counted(shared['sessions'], 'session')}"
+        )
         lines.append(("shared", f"{percent(shared['share'])} of the prompt tokens came before{sessions}"))
     return lines
 

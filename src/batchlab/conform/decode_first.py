@@ -9,6 +9,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.scenario import build
 from batchlab.simulate import Run, simulate
+from batchlab.units import counted
 
 
 def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
@@ -24,7 +25,7 @@ def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
         return f"refused as it must be: {error}", None
     if "error" in expected:
         return "", Difference("configuration", f"refused: {expected['error']}", "accepted")
-    detail = f"{len(got['trace'])} iterations, {len(got['requests'])} requests"
+    detail = f"{counted(len(got['trace']), 'iteration')}, {counted(len(got['requests']), 'request')}"
     found = compare_steps(expected["trace"], got["trace"], "iteration")
     return detail, found or compare({**expected, "trace": None}, {**got, "trace": None}, "")
 

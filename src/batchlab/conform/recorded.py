@@ -21,6 +21,7 @@ from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
 from batchlab.explain.source import read_events, tell
 from batchlab.metrics.fold import Summary
 from batchlab.settings import construct, parameters
+from batchlab.units import counted
 
 
 def run_recording(path: str | os.PathLike[str]) -> tuple[str, Difference | None]:
@@ -75,8 +76,8 @@ class _Known:
             iterations += isinstance(event, Iteration)
         counts, tally = summary.result_counts(), summary.tally
         others = [f"{count} {result}" for result, count in counts.items() if result != "completed"]
-        numbers = [f"{tally.count} requests", f"{tally.preemptions} preemptions"]
-        self.detail = ", ".join([f"{iterations} steps", *numbers, *others])
+        numbers = [counted(tally.count, "request"), counted(tally.preemptions, "preemption")]
+        self.detail = ", ".join([counted(iterations, "step"), *numbers, *others])
         self.outputs = {r.request.id: r.emitted for r in summary.results if r.result == "completed"}
 
 

@@ -9,6 +9,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.policies import find, settings_of
 from batchlab.scenario import build
 from batchlab.simulate import Run, simulate
+from batchlab.units import counted
 
 MODES = ("static", "continuous", "chunked")
 
@@ -33,7 +34,7 @@ def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
         found = found or compare({**expected, "trace": 0, "requests": 0}, {**got, "trace": 0, "requests": 0}, mode)
         if found:
             return "", found
-        details.append(f"{mode} {len(got['trace'])} iterations")
+        details.append(f"{mode} {counted(len(got['trace']), 'iteration')}")
     return ", ".join(details), None
 
 

@@ -16,6 +16,7 @@ from batchlab.events import Event, Iteration
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import Count, CountOrZero, Whole, validate
 from batchlab.simulate import Run, simulate
+from batchlab.units import counted
 
 SEGMENT = 1_000_000  # token j of segment s is written s * SEGMENT + j
 PROMPT_SEGMENT = 100_000
@@ -109,7 +110,9 @@ def run_case(case: dict[str, Any]) -> tuple[str, Difference | None]:
     run = scenario_run(case["scenario"])
     got = replay(run, bool(case["scenario"].get("record_blocks", False)))
     preemptions = sum(len(line["preempted"]) for line in got)
-    detail = f"{len(got)} steps, {len(run.requests)} requests, {preemptions} preemptions"
+    detail = (
+        f"{counted(len(got), 'step')}, {counted(len(run.requests), 'request')}, {counted(preemptions, 'preemption')}"
+    )
     return detail, compare_steps([_ordered(line) for line in recorded], [_ordered(line) for line in got], "step")
 
 

@@ -11,6 +11,7 @@ from batchlab.explain.lives import Life
 from batchlab.explain.reasons import DISPLACED, Reason
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Moment, Verdict, need
+from batchlab.units import counted, were
 
 OWNED_SHARE = 0.5
 """Of an iteration's tokens: who has at least so much owns it. More than all others together."""
@@ -96,9 +97,9 @@ class AdmissionBlocking(Trouble):
             return None
         head, worst = long[0]
         text = (
-            f"{shorten_id(head)} at the head of the queue did not fit for {worst.count:,} iterations ({worst.place}, "
-            f"{state.shown(worst.time)}); {shorten_id(worst.who)} behind it would have fitted, but nobody behind the "
-            "head is tried"
+            f"{shorten_id(head)} at the head of the queue did not fit for {counted(worst.count, 'iteration')} ("
+            f"{worst.place}, {state.shown(worst.time)}); {shorten_id(worst.who)} behind it would have "
+            "fitted, but nobody behind the head is tried"
         )
         evidence = {"heads": len(long), "worst": entries(long, "head", "would_fit")}
         return Finding(self.name, text, evidence)
@@ -144,7 +145,7 @@ class PriorityInversion(Trouble):
         id, worst = long[0]
         urgent, other = (state.lives[name].request.priority for name in (id, worst.who))
         text = (
-            f"{shorten_id(id)} (priority {urgent}) waited {worst.count:,} iterations ({worst.place}, "
+            f"{shorten_id(id)} (priority {urgent}) waited {counted(worst.count, 'iteration')} ({worst.place}, "
             f"{state.shown(worst.time)}) while {shorten_id(worst.who)} (priority {other}, less urgent) held a seat: "
             "nobody was preempted for it"
         )
@@ -174,7 +175,8 @@ class Starvation(Trouble):
             for count, time, one in starved[:MOST_NAMED]
         ]
         text = (
-            f"{len(starved):,} requests were overtaken by {STARVED_BY} or more that came later; {shorten_id(life.id)} "
+            f"{counted(len(starved), 'request')} {were(len(starved))} "
+            f"overtaken by {STARVED_BY} or more that came later; {shorten_id(life.id)} "
             f"(priority {life.request.priority}) by {by:,}, in {state.shown(wait)} without tokens"
         )
         return Finding(self.name, text, {"requests": len(starved), "worst": named})

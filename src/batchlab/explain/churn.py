@@ -10,6 +10,7 @@ from batchlab.explain.blocking import OWNED_SHARE
 from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Moment, Verdict
+from batchlab.units import counted, were
 
 THRASHED = 3
 """Preemptions of one request: once is bad luck, twice may be; then it is a pattern."""
@@ -64,8 +65,8 @@ class DecodeStall(Trouble):
         worst = self._stalled.longest(1)
         length, id, last = self._longest
         text = (
-            f"{self._count:,} decode tokens of {len(worst):,} requests were put off for prefills, in "
-            f"{self._iterations:,} iterations; longest: {shorten_id(id)} for {length:,} in a row, "
+            f"{self._count:,} decode tokens of {counted(len(worst), 'request')} were put off for prefills, in "
+            f"{counted(self._iterations, 'iteration')}; longest: {shorten_id(id)} for {length:,} in a row, "
             f"{last - length + 1:,} to {last:,}"
         )
         evidence = {
@@ -120,7 +121,8 @@ class PrefillOwned(Trouble):
         if mean < FELT_FACTOR * without:
             return None
         text = (
-            f"{owned[0]:,} of {self._decodes:,} iterations with decodes ({owned[0] / self._decodes:.1%}) were mostly "
+            f"{owned[0]:,} of {counted(self._decodes, 'iteration')} with decodes "
+            f"({owned[0] / self._decodes:.1%}) {were(owned[0])} mostly "
             f"prefill and lasted {state.shown(mean)} on average, against {state.shown(without)} with decodes alone: "
             "they make the tail of ITL"
         )
@@ -148,7 +150,8 @@ class Thrash(Trouble):
         worst = hit[0]
         named = [{"request": one.id, "preemptions": one.preemptions, "lost": one.lost} for one in hit[:MOST_NAMED]]
         text = (
-            f"{len(hit):,} requests were preempted {THRASHED} times or more; {shorten_id(worst.id)} "
+            f"{counted(len(hit), 'request')} {were(len(hit))} preempted {THRASHED} times or more; "
+            f"{shorten_id(worst.id)} "
             f"{worst.preemptions:,} times, with {worst.lost:,} computed tokens lost"
         )
         total = sum(life.preemptions for life in state.lives.values())
@@ -212,7 +215,8 @@ class Livelock(Trouble):
             return None
         shown = ", ".join(shorten_id(id) for id in ids[:MOST_NAMED])
         text = (
-            f"from iteration {first:,} to {last:,} {len(ids):,} requests ({shown}) were preempted up to {most:,} times "
+            f"from iteration {first:,} to {last:,} {counted(len(ids), 'request')} ({shown}) "
+            f"{were(len(ids))} preempted up to {most:,} times "
             "each, and nobody got a token"
         )
         return Finding(

@@ -10,6 +10,7 @@ from batchlab.explain.finding import Finding, Trouble
 from batchlab.explain.reasons import Reason
 from batchlab.explain.state import State
 from batchlab.explain.verdict import Moment, Verdict
+from batchlab.units import counted
 
 IDLE_SHARE = 0.01
 """Of the run's time: below that, seats that stay empty beside a queue cost less than what is measured as noise."""
@@ -64,7 +65,8 @@ class IdleSeats(Trouble):
             return None
         why = ", ".join(f"{reason} {time / self._time:.0%}" for reason, time in self._by.most_common())
         text = (
-            f"in {self._iterations:,} iterations ({state.shown(self._time)}, {self._time / self._span:.0%} of the run) "
+            f"in {counted(self._iterations, 'iteration')} ("
+            f"{state.shown(self._time)}, {self._time / self._span:.0%} of the run) "
             f"requests waited beside free seats; why: {why}"
         )
         evidence = {
@@ -114,7 +116,7 @@ class Overload(Trouble):
                 f"the queue grew from {middle:,.1f} in the middle fifth of the arrivals to {last:,.1f} in the last"
             )
         if refused >= REJECTED_SHARE:
-            said.append(f"{self._rejected:,} of {self._attempts:,} attempts ({refused:.0%}) were rejected")
+            said.append(f"{self._rejected:,} of {counted(self._attempts, 'attempt')} ({refused:.0%}) were rejected")
         evidence = {
             "queue_middle_fifth": middle,
             "queue_last_fifth": last,
@@ -173,7 +175,7 @@ class RetryStorm(Trouble):
         requests = sum(life.attempts > 0 for life in state.lives.values())
         most = max(state.lives.values(), key=lambda life: life.attempts)
         text = (
-            f"{requests:,} requests made {self._attempts:,} attempts, of which {self._rejected:,} "
+            f"{counted(requests, 'request')} made {counted(self._attempts, 'attempt')}, of which {self._rejected:,} "
             f"({self._rejected / self._attempts:.0%}) were rejected; {shorten_id(most.id)} came {most.attempts:,} times"
         )
         evidence = {

@@ -292,7 +292,7 @@ class LatencyChart(_Base):
 
     def draw(self) -> Figure:
         """The picture."""
-        figure = Figure(figsize=(11, 3.4), layout="constrained")
+        figure = Figure(figsize=(11, 3.7), layout="constrained")
         found = latencies(self.summary.tally, self.summary.column("arrival"))
         for axes, (key, name) in zip(figure.subplots(1, 3, sharey=True), LATENCIES.items(), strict=True):
             values, counts = weighted(self.summary, key)
@@ -309,7 +309,8 @@ class LatencyChart(_Base):
                 axes.set_xlim(0, 2 * values[0] / scale or 1)
             elif is_wide(values):
                 axes.set_xscale("log")
-                steps = (1, 2, 5) if values[-1] < 100 * values[0] else (1,)
+                wide = values[-1] / values[0]
+                steps = (1, 2, 5) if wide < 30 else (1, 3) if wide < 1000 else (1,)  # labels that do not touch
                 axes.xaxis.set_major_locator(LogLocator(subs=steps))
                 axes.xaxis.set_minor_formatter(NullFormatter())
                 unit += ", log scale"
@@ -324,7 +325,7 @@ class LatencyChart(_Base):
             for figure_name, style in (("p50", "--"), ("p99", ":")):
                 at = found[key][figure_name] / scale
                 axes.axvline(at, color=RED, ls=style, lw=1.1, label=f"{figure_name.upper()}: {at:,.4g}")
-            axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), borderaxespad=0, ncols=2, frameon=False)
             axes.set_xlabel(unit)
             _thousands(axes, "x")
         figure.axes[0].set_ylim(0, 1.02)

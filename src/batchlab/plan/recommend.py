@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchlab.compare import said
 from batchlab.plan.trial import run_of, settings_of
@@ -62,3 +63,8 @@ def spelled(asked: Tuning, found: Tuned) -> Spelled | None:
         command = rewritten(command, changed)
     left = [key for key in found.space if key not in written and row[key] is not None]
     return Spelled(command, words, [f"--set {key}={said(key, row[key])}" for key in left])
+
+
+def nearest_by(column: str, row: Mapping[str, Any]) -> str:
+    """What the singled out row has most of where none meets the objectives. column: what is maximised."""
+    return "capacity" if column == "capacity" and row.get("capacity") else "requests within the objectives"

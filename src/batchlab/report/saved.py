@@ -14,8 +14,10 @@ from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.files import unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
+from batchlab.plan.recommend import nearest_by
 from batchlab.report import words
 from batchlab.trace.read import NotStrictJson, parse_json
+from batchlab.units import counted
 
 RATE = "request_rate"
 LATENCIES = ("ttft.p99", "itl.p99")
@@ -93,6 +95,7 @@ def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str
         "change": change.replace("-", "−"),
         "own": row is rows[0],
         "met": bool(row.get("met")),
+        "nearest_by": nearest_by(column, row),
         "flags": next(
             (one_line(about[key]) for key in ("command", "flags") if about.get(key) not in (None, "null")), ""
         ),
@@ -108,7 +111,7 @@ def _about(told: Mapping[str, Any]) -> str:
         parts.append(" on ".join(str(cost[key]) for key in ("llm", "gpu") if cost.get(key)) or str(cost.get("model")))
     if isinstance(load, dict):
         parts += [str(load["source"])] if load.get("source") else []
-        parts += [words.counted(load["requests"], "request")] if isinstance(load.get("requests"), int) else []
+        parts += [counted(load["requests"], "request")] if isinstance(load.get("requests"), int) else []
     return one_line(" · ".join(parts))
 
 
@@ -137,11 +140,16 @@ def _unit(rows: Sequence[dict[str, Any]]) -> str:
 def _point(row: dict[str, Any], keys: Sequence[str], columns: Sequence[str], first: bool) -> dict[str, Any]:
     return {
         "settings": _settings(row, keys),
-        "mark": "as it is" if first else "recommended" if row.get("recommended") else "",
+        "mark": "as it is" if first else _best(row) if row.get("recommended") else "",
         "met": row.get("met"),
         "values": [row[name] for name in columns],
         "preemptions": row["totals.preemptions"],
     }
+
+
+def _best(row: Mapping[str, Any]) -> str:
+    """What the one of a tuning is that is singled out: recommended, if it meets the objectives."""
+    return "recommended" if row.get("met") else "nearest"
 
 
 def _listed(rows: Sequence[dict[str, Any]], fronts: Sequence[Sequence[int]], own: Any) -> list[int]:

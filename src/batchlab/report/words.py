@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchlab.units import NS_IN_MS, NS_IN_S
+from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
 FIGURES = ("mean", "p50", "p90", "p99", "max")
 LATENCIES = {"ttft": "TTFT", "itl": "ITL", "e2el": "E2E", "queue_time": "Queue time"}
@@ -62,11 +62,6 @@ def figure(name: str) -> str:
     metric, _, of = name.replace(":", ".").partition(".")
     known = LATENCIES | {"max_itl": "Max ITL", "attainment": "Attainment"}
     return f"{known.get(metric, metric.upper())} {statistic(of)}".rstrip()
-
-
-def counted(count: int, noun: str) -> str:
-    """So many of them: 1 request, 2 requests."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def share(value: float | None) -> str:

@@ -19,7 +19,7 @@ from batchlab.export.follow import follow
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import latencies
 from batchlab.metrics.result import RequestResult
-from batchlab.units import NS_IN_S
+from batchlab.units import NS_IN_S, counted
 from batchlab.validate.recorded import Recorded
 
 MOMENTS = 1000
@@ -158,7 +158,7 @@ def _notes(requests: Sequence[Request], ends: Sequence[int | None], caching: boo
     notes = []
     lost = sum(end is None for end in ends)
     if lost:
-        notes.append(f"{lost:,} of {len(requests):,} requests were not completed: load, but in no latency")
+        notes.append(f"{lost:,} of {counted(len(requests), 'request')} were not completed: load, but in no latency")
     if caching and not any(request.tokens is not None for request in requests):
         notes.append("which prompts share tokens is not in this trace: hits between requests are not modelled")
     if any(request.after is not None for request in requests):

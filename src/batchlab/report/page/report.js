@@ -9,6 +9,7 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const MOST_COLUMNS = 480; // of the request rows' picture; up to EXACT iterations each is a column of its own
 const MOST_ROWS = 240;
 const EXACT = 240;
+const WIDE = 10;
 const NEAR = 10; // times a capacity, or its share: rates further away are not drawn
 
 const byId = (id) => document.getElementById(id);
@@ -585,6 +586,19 @@ const short = (name, n, runs) => plain(runs.length > 1 ? `${n + 1} · ${shorten(
 // What may share an axis of time with the first run, each with its number.
 const alike = (units) => units.map((unit, n) => [unit, n]).filter(([unit]) => unit === units[0]).map(([, n]) => n);
 
+// The least and the largest x of curves.
+function endsOf(traces) {
+  const found = traces.filter(({ x }) => x.length);
+  return found.length ? [Math.min(...found.map(({ x }) => x[0])), Math.max(...found.map(({ x }) => x[x.length - 1]))] : [0, 0];
+}
+
+// Round values on an axis of equal ratios, so few that their labels do not touch.
+function rounded(low, high) {
+  const steps = high < 30 * low ? [1, 2, 5] : high < 1000 * low ? [1, 3] : [1];
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  return Array.from({ length: last - first + 1 }, (_, i) => steps.map((step) => step * 10 ** (first + i))).flat();
+}
+
 function distributions(all) {
   const places = alike(all.map((run) => run.unit));
   const runs = places.map((n) => all[n]);
@@ -598,10 +612,15 @@ function distributions(all) {
       return { type: "scatter", mode: "lines", x: x.length ? [x[0], ...x] : [], y: x.length ? [0, ...curve.y] : [], name: short(run.name, n, all), line: { ...runStyle(n), shape: "hv" },
         hovertemplate: `%{y:.2%} within %{x:,.5~g} ${unit}<extra>${all.length > 1 ? n + 1 : ""}</extra>` };
     });
+    const [low, high] = endsOf(traces);
+    // Where the largest is more than WIDE times the smallest, an axis of equal ratios; as in the terminal and in `export latency`.
+    const log = low > 0 && high > WIDE * low;
+    const edge = log ? 0.02 * Math.log10(high / low) : 0;
+    const across = log ? { type: "log", tickvals: rounded(low, high), tickformat: ",~g", range: [Math.log10(low) - edge, Math.log10(high) + edge] } : { range: [0, 1.04 * high || 1] };
     const { axis, layout } = theme();
     const empty = traces.every((trace) => !trace.x.length);
     Object.assign(layout, { showlegend: false, title: { text: label, font: { size: 13 }, x: 0.02, xanchor: "left", y: 0.98 }, hovermode: "closest",
-      xaxis: { ...axis, title: { text: unit, font: { size: 11 } }, range: [0, 1.04 * Math.max(...traces.map((trace) => trace.x[trace.x.length - 1] || 0)) || 1] }, yaxis: { ...axis, range: [0, 1.02], tickformat: ".0%" },
+      xaxis: { ...axis, ...across, title: { text: log ? `${unit}, log scale` : unit, font: { size: 11 } } }, yaxis: { ...axis, range: [0, 1.02], tickformat: ".0%" },
       annotations: empty ? [{ text: "no samples", showarrow: false, xref: "paper", yref: "paper", x: 0.5, y: 0.5 }] : [] });
     Plotly.react(byId(`cdf-${name}`), traces, layout, CONFIG);
   }
@@ -633,15 +652,15 @@ function fronts(sweep, number) {
   costs.forEach((axis, k) => {
     const at = (row) => row.values[k + 1] * (axis.more ? 100 : ms ? 1e-6 : 1);
     const of = axis.more ? "%" : ms ? "ms" : `${sweep.unit}s`;
-    const some = (rows, label, symbol, shade, size = 9) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.values[0]), name: label, text: rows.map((row) => plain(row.mark ? `${row.mark}: ${row.settings}` : row.settings)),
-      marker: { symbol, size, color: colour(shade), line: { width: 1, color: colour("card") } }, hovertemplate: `%{text}<br>${plain(gain.label)}: %{y:,.4~g}<br>${plain(axis.label)}: %{x:,.4~g} ${of}<extra></extra>` });
+    const some = (rows, label, symbol, shade, size = 9, width = 1) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.values[0]), name: label, text: rows.map((row) => plain(row.mark ? `${row.mark}: ${row.settings}` : row.settings)),
+      marker: { symbol, size, color: colour(shade), line: { width, color: colour("card") } }, hovertemplate: `%{text}<br>${plain(gain.label)}: %{y:,.4~g}<br>${plain(axis.label)}: %{x:,.4~g} ${of}<extra></extra>` });
     const on = sweep.fronts[k].map((place) => sweep.rows[place]);
-    const traces = [{ type: "scatter", mode: "lines", x: on.map(at), y: on.map((row) => row.values[0]), line: { color: colour("run0"), width: 2, shape: "hv" }, name: "Pareto front", hoverinfo: "skip" }];
+    const traces = [{ type: "scatter", mode: "lines+markers", x: on.map(at), y: on.map((row) => row.values[0]), line: { color: colour("run0"), width: 2, shape: "hv" }, marker: { symbol: "circle-open", size: 15, color: colour("run0"), line: { width: 2 } }, name: "Pareto front", hoverinfo: "skip" }];
     if (sweep.slo) traces.push(some(sweep.rows.filter((row) => row.met), "objectives met", "circle", "run2"), some(sweep.rows.filter((row) => !row.met), "missed", "x", "run1"));
     else traces.push(some(sweep.rows, "runs", "circle", "run2"));
-    for (const [mark, symbol] of [["as it is", "square-open"], ["recommended", "star"]]) {
+    for (const [mark, symbol] of [["as it is", "square-open"], ["recommended", "star-open"], ["nearest", "star-open"]]) {
       const marked = sweep.rows.filter((row) => row.mark === mark);
-      if (marked.length) traces.push(some(marked, mark, symbol, "ink", 14));
+      if (marked.length) traces.push(some(marked, mark, symbol, "ink", symbol === "star-open" ? 18 : 14, 1.5));
     }
     const { axis: look, layout } = theme();
     Object.assign(layout, { hovermode: "closest", margin: { ...layout.margin, t: 50, b: 60 }, xaxis: { ...look, title: { text: plain(`${axis.label} (${of})`), standoff: 8 }, rangemode: "tozero" }, yaxis: { ...look, rangemode: "tozero", title: { text: plain(gain.label) } } });
