@@ -10,10 +10,12 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batchlab.errors import BatchlabError
+from batchlab.files import whole_file
 from batchlab.plan.pool import _uninterrupted, each
 
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="signals differ")]
@@ -191,3 +193,16 @@ def test_a_command_that_is_told_to_end(scenario: str, tmp_path: Path) -> None:
     process.terminate()
     printed, told = process.communicate(timeout=120)
     assert (process.returncode, printed, told) == (143, "", "batchlab: stopped by SIGTERM\n")
+
+
+def test_an_interrupt_while_a_file_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = open
+
+    def makes_and_is_interrupted(*arguments: Any, **options: Any) -> None:
+        plain(*arguments, **options).close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builtins.open", makes_and_is_interrupted)
+    with pytest.raises(KeyboardInterrupt), whole_file(tmp_path / "t.jsonl"):
+        pass
+    assert not list(tmp_path.iterdir())

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,11 +66,11 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", errors=ODD) as direct:
                 yield direct
             return
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
+        # Its name is known before it is there: an interrupt at any moment finds what to remove.
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
         try:
-            with open(handle, "w", encoding="utf-8", errors=ODD, newline="\n") as file:
+            with open(temporary, "x", encoding="utf-8", errors=ODD, newline="\n") as file:
                 yield file
-            os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):
@@ -109,9 +109,3 @@ def allow_many_files() -> None:
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
