@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from batchlab.cli.main import cli
 from batchlab.conform.cases import case_files
 from batchlab.conform.recorded import run_recording
-from batchlab.errors import InputError
+from batchlab.errors import BatchlabError, InputError
 from batchlab.explain import explain
 from batchlab.export.follow import follow
 from batchlab.export.spans import Mark, Span, Spans
@@ -206,3 +206,60 @@ def test_conform_takes_recordings_beside_cases(tmp_path: Path) -> None:
     (folder / "true.jsonl").write_text(json.dumps({**lines[0], "engine": "vlm"}) + "\n")
     with pytest.raises(InputError, match="did you mean 'vllm'"):
         run_recording(folder / "true.jsonl")
+
+
+DOOR = """
+from batchlab.policies.vllm import Vllm
+
+class Refuses(Vllm):
+    def on_arrival(self, seq, view, batch):
+        if seq.prompt_tokens % 3 == 0:
+            batch.reject(seq, "{file}:{name}: whatever was said")
+        else:
+            super().on_arrival(seq, view, batch)
+
+class Raises(Vllm):
+    def on_arrival(self, seq, view, batch):
+        assert seq.prompt_tokens % 3, "odd prompt"
+        super().on_arrival(seq, view, batch)
+
+class NoKey(Vllm):
+    def __init__(self):
+        super().__init__()
+        self.queue_key = lambda seq: seq.arrival if seq.prompt_tokens % 3 else None
+
+class NaN(NoKey):
+    def __init__(self):
+        super().__init__()
+        self.queue_key = lambda seq: (seq.arrival, 0 if seq.prompt_tokens % 3 else float("nan"))
+"""
+
+
+@pytest.mark.parametrize("name", ["Raises", "NoKey", "NaN"])
+def test_what_an_error_of_the_policy_refused_is_refused_again(tmp_path: Path, name: str) -> None:
+    """Made with a door that refuses on purpose whom the scheduler inside vLLM does where the policy raises."""
+    file = tmp_path / "door.py"
+    file.write_text(DOOR.replace("{file}", str(file)).replace("{name}", name))
+    engine = {"policy": f"{file}:Refuses", "max_num_seqs": 3, "max_num_batched_tokens": 32}
+    rng = random.Random(3)
+    requests = [{"id": f"r{k}", "arrival": 90 * k, "prompt": rng.randint(1, 60), "output": 4} for k in range(30)]
+    cost = {"model": "linear", "unit": "ns", "per_iteration": 40, "prefill_token": 2}
+    run = build({"engine": engine, "cost": cost, "workload": {"requests": requests}}).runs[0]
+    with open(tmp_path / "made.jsonl", "w") as trace:
+        summary = Summary()
+        simulate(run, [summary, TraceWriter(trace, summary)])
+    lines = as_recording([json.loads(line) for line in (tmp_path / "made.jsonl").read_text().splitlines()])
+    lines[0] |= {"engine": f"{file}:{name}"}
+    refused = sum(request["prompt"] % 3 == 0 for request in requests)
+    detail, difference = run_recording(write(tmp_path / "true.jsonl", lines))
+    assert difference is None and detail.endswith(f", {refused} rejected") and refused
+    for line in lines:
+        for entry in line.get("rejected", ()):
+            entry["reason"] = "a door's own words"
+    other = write(tmp_path / "other.jsonl", lines)
+    if name == "Raises":
+        with pytest.raises(BatchlabError, match=r"Raises: iteration .*the policy raised .*no refusal for that"):
+            run_recording(other)
+    else:  # alone in the queue such a key compares with nothing: the request is let in, and that is a difference
+        _, difference = run_recording(other)
+        assert difference is not None and difference.place.endswith("rejected")

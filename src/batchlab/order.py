@@ -1,6 +1,6 @@
 """The order of the waiting queue, for every policy that has no order of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,3 +27,15 @@ class QueueOrder:
         if aging is None:
             return lambda seq: (seq.priority, seq.arrival)
         return lambda seq: (seq.priority * aging + seq.arrival, seq.arrival)
+
+
+def check_key(key: Any, others: Iterable[Any]) -> None:
+    """Whether a key of a policy's own has a place among those of others: in a real engine nobody else may pay for it.
+
+    Raises what the comparison raises, and TypeError for a key that is not equal to itself, such as NaN.
+    """
+    if any(part != part for part in (key if isinstance(key, tuple) else (key,))):
+        raise TypeError(f"{key!r} is not equal to itself, so it has no place in a queue")
+    for other in (key, *others):
+        bool(key < other)
+        bool(other < key)

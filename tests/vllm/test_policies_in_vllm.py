@@ -12,6 +12,7 @@ from batchlab.conform.recorded import run_recording
 from batchlab.errors import BatchlabError, InputError
 from batchlab.trace.verify import verify
 from batchlab.vllm.carry import carry
+from batchlab.vllm.file import TraceFile
 from batchlab.vllm.queue import KeyQueue
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "shortest_first.py"
@@ -100,8 +101,81 @@ def test_an_error_in_a_policy_refuses_the_request_and_the_engine_goes_on(
     assert {entry["id"] for entry in refused} == thirds and thirds
     assert refused[0]["reason"].endswith(":Urgent: ZeroDivisionError: integer division or modulo by zero")
     assert sum(reason == "error" for reason in reasons.values()) == len(thirds) < len(reasons) == 30
+    assert f"{len(thirds)} rejected" in holds(trace)
+    for line in lines:
+        for entry in line.get("rejected", ()):
+            entry["reason"] = "busy"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(BatchlabError, match=r"Urgent: iteration .*ZeroDivisionError"):
         run_recording(trace)
+
+
+def test_keys_that_do_not_compare_refuse_the_request_and_the_engine_goes_on(
+    model: Path, trace: Path, tmp_path: Path
+) -> None:
+    """None and NaN never have a place; a text or a number has one where no one of the other kind is there."""
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Edf(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.queue_key = lambda seq: (None, float('nan'), seq.arrival, 'text')[seq.prompt_tokens % 4]\n"
+    )
+    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Edf") as engine:
+        reasons = drive(engine, requests=60, seed=11, aborts=0.05)
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    never = {line["id"] for line in lines if line["type"] == "request" and line["prompt"] % 4 < 2}
+    refused = {entry["id"] for line in lines for entry in line.get("rejected", ())}
+    assert never <= refused and 20 < len(refused) < 60
+    assert sum(reason in ("stop", "length") for reason in reasons.values()) >= 5
+    assert f"{len(refused)} rejected" in holds(trace)
+
+
+def test_a_victim_rule_that_fails_leaves_the_choice_to_vllm(model: Path, trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Picky(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self._victim = lambda running: running[len(running) + 1]\n"
+    )
+    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Picky") as engine:
+        reasons = drive(engine, requests=60, seed=6, longest=120)
+    assert len(reasons) == 60 and count(trace, '"mode":"recompute"') >= 5
+    header, *lines = trace.read_text().splitlines()
+    plain = json.loads(header) | {"engine": "vllm", "settings": {}}
+    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    holds(trace)
+
+
+def test_a_queue_takes_out_without_comparing() -> None:
+    """Keys that have stopped comparing, or never had an order: who leaves is the one that was named."""
+    keys = [float("nan"), 3.0, float("nan"), 1.0, 2.0]
+    queue = KeyQueue(lambda request: (1, keys[request.position % 5], request.position), in_front=True)
+    requests = [Waiting(position) for position in range(5)]
+    for request in requests:
+        queue.add_request(request)
+    keys[:] = [None, "a", (), object(), {}]
+    queue.remove_requests([requests[2], requests[0], Waiting(7)])
+    queue.remove_request(requests[1])
+    assert sorted(request.position for request in queue) == [3, 4] and len(queue) == 2
+    queue.remove_requests(requests)
+    assert not queue and list(queue) == []
+
+
+@pytest.mark.parametrize("place", ["", "gone/trace.jsonl", "file/trace.jsonl"])
+def test_a_trace_that_cannot_be_written_is_said_with_the_variable(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    path = str(tmp_path / place) if place else "/proc/nobody.jsonl"
+    with pytest.raises(InputError, match=r"^BATCHLAB_TRACE: .*: cannot be written: .*: name a new file in a folder"):
+        TraceFile(path)
+
+
+def test_half_of_a_surrogate_pair_in_an_id_does_not_end_the_engine(tmp_path: Path) -> None:
+    file = TraceFile(str(tmp_path / "trace.jsonl"))
+    file.write([{"id": "\ud800", "n": 1}, {"id": "é"}])
+    file.close()
+    assert [json.loads(line)["id"] for line in (tmp_path / "trace.jsonl").read_text().splitlines()] == ["\ud800", "é"]
 
 
 def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -11,17 +11,21 @@ from batchlab import policies
 from batchlab.clients.identity import NamedBlocks
 from batchlab.clients.request import Request
 from batchlab.conform.compare import Difference, compare
+from batchlab.core.batch import Batch
 from batchlab.core.blocks import Tokens
 from batchlab.core.limits import Limits
-from batchlab.core.scheduler import Core
+from batchlab.core.scheduler import Core, View
 from batchlab.core.sequence import Sequence
 from batchlab.core.step import Delivery, Step
 from batchlab.errors import BatchlabError, InputError
 from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
 from batchlab.explain.source import read_events, tell
 from batchlab.metrics.fold import Summary
+from batchlab.order import check_key
 from batchlab.settings import construct, parameters
 from batchlab.units import counted
+
+Door = Callable[[Sequence, View, Batch], object]
 
 
 def run_recording(path: str | os.PathLike[str]) -> tuple[str, Difference | None]:
@@ -51,8 +55,8 @@ def _step(replay: _Replay, event: Iteration) -> Difference | None:
     except BatchlabError:
         raise
     except Exception as error:
-        detail = f"{type(error).__name__}: {error}"
-        raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {detail}") from error
+        said = f"the policy raised {type(error).__name__}: {error}, and the recording has no refusal for that"
+        raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {said}") from error
 
 
 def _events(path: str | os.PathLike[str]) -> Iterator[tuple[int, Event]]:
@@ -91,10 +95,11 @@ class _Replay:
         self._requests: dict[str, tuple[int, Request]] = {}  # those that have not come
         self._positions = count()
         self._policy = construct(policy_class, own, "settings")
+        self._key = getattr(self._policy, "queue_key", None)
         limits: dict[str, Any] = dict(header.limits)
         self._limits = Limits(**limits)
         self._known = known
-        self._core = Core(self._limits, getattr(self._policy, "queue_key", None), header.steps_in_flight)
+        self._core = Core(self._limits, self._key, header.steps_in_flight)
         self._door = policies.on_arrival(self._policy)
         self._caching = self._limits.enable_prefix_caching
         self._seqs: dict[str, Sequence] = {}
@@ -124,6 +129,7 @@ class _Replay:
     def _tell(self, line: Iteration) -> None:
         """Arrivals and ends in the order in which the engine learned of them."""
         news: list[tuple[int, int, str | Dropped]] = []
+        troubled = {rejection.id for rejection in line.rejected if rejection.reason.startswith(f"{self.engine}: ")}
         for id in line.arrived:
             if id not in self._requests:
                 raise InputError(None, f"iteration {line.iteration}", id, "arrives, but no request before has this id")
@@ -133,11 +139,22 @@ class _Replay:
             if isinstance(what, Dropped):
                 self._drop(what)
             else:
-                self._arrive(*self._requests.pop(what))
+                self._arrive(*self._requests.pop(what), self._watched if what in troubled else self._door)
 
-    def _arrive(self, position: int, r: Request) -> None:
+    def _watched(self, seq: Sequence, view: View, batch: Batch) -> None:
+        """The door for one that the recording refuses for an error of the policy: refused if it is one here too."""
+        try:
+            if self._key is not None:
+                check_key(self._key(seq), [self._key(other) for other in self._seqs.values() if not other.ended])
+            self._door(seq, view, batch)
+        except Exception as error:
+            if not seq.at_the_door:
+                raise
+            batch.reject(seq, f"{self.engine}: {type(error).__name__}: {error}")
+
+    def _arrive(self, position: int, r: Request, door: Door) -> None:
         self._seqs[r.id] = self._core.arrive(
-            self._door,
+            door,
             position,
             r.id,
             r.arrival,

@@ -1,5 +1,6 @@
 """The file that a recording goes to: only ever added to, whole steps at a time."""
 
+import json
 import logging
 import os
 from itertools import count
@@ -8,6 +9,10 @@ from typing import Any
 
 from msgspec.json import Encoder
 
+from batchlab.errors import InputError
+
+TRACE = "BATCHLAB_TRACE"
+"""The environment variable that names the file."""
 log = logging.getLogger("vllm.batchlab")
 
 
@@ -15,7 +20,7 @@ class TraceFile:
     """One recording. What is written is with the operating system at once: it outlives the engine's death.
 
     A file that is there already is never touched: the next free name is taken, trace.1.jsonl after trace.jsonl. A disk
-    that fails ends the recording and not the engine.
+    that fails ends the recording and not the engine. Raises InputError where there can be no such file.
     """
 
     def __init__(self, path: str) -> None:
@@ -28,7 +33,12 @@ class TraceFile:
         """Add these lines, in one piece."""
         if not self._open:
             return
-        data = b"".join([self._encode(line) + b"\n" for line in lines])
+        try:
+            data = b"".join([self._encode(line) + b"\n" for line in lines])
+        except (
+            UnicodeEncodeError
+        ):  # half of a surrogate pair, in an id that a client made: JSON can hold it as an escape
+            data = b"".join([json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines])
         try:
             while data:  # a full disk may take a part
                 data = data[os.write(self._file, data) :]
@@ -50,4 +60,7 @@ def _create(path: Path) -> tuple[Path, int]:
             return target, os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except FileExistsError:
             continue
+        except OSError as error:
+            expected = f"cannot be written: {error.strerror}: name a new file in a folder that is there"
+            raise InputError(TRACE, None, str(path), expected) from None
     raise AssertionError("unreachable")

@@ -18,6 +18,7 @@ SETTINGS = (
     "scheduler_reserve_full_isl",
 )
 """Settings that go by the same name in vLLM's SchedulerConfig and in our policy `vllm`."""
+MOST_PRIORITY = 2**62
 ASYNC = "asynchronous scheduling, vLLM's default on a GPU: start it with --no-async-scheduling"
 NAME_BYTES = 8
 """Of a block's hash, so many bytes are its name: among a million blocks, 1 in 40 million that two have the same."""
@@ -96,7 +97,7 @@ def request_line(request: Any, arrival: int, epoch: int, caching: bool) -> dict[
         "arrival": arrival,
         "prompt": request.num_prompt_tokens,
         "max_tokens": request.max_tokens,
-        "priority": request.priority,
+        "priority": priority(request),
         "sent": sent(request, epoch),
     }
     limit = deadline(request)
@@ -112,6 +113,11 @@ def sent(request: Any, epoch: int) -> int:
     stamp: float = request.arrival_time
     seconds, part = divmod(stamp, 1)
     return int(seconds) * SECOND + round(part * SECOND) - epoch
+
+
+def priority(request: Any) -> int:
+    """Of a request. A client may give a number of any size; one beyond what a trace holds stays at the bound."""
+    return max(-MOST_PRIORITY, min(int(request.priority), MOST_PRIORITY))
 
 
 def deadline(request: Any) -> int | None:

@@ -16,12 +16,14 @@ from batchlab import policies
 from batchlab.core.limits import Limits
 from batchlab.core.scheduler import Core, PolicyError
 from batchlab.core.sequence import Sequence
+from batchlab.order import check_key
 from batchlab.policies.victims import RULES
 from batchlab.policies.vllm import priority_key
 from batchlab.vllm import lines
 from batchlab.vllm.carry import Carried, carry
+from batchlab.vllm.file import TRACE
 from batchlab.vllm.queue import KeyQueue
-from batchlab.vllm.recorder import TRACE, Recorder
+from batchlab.vllm.recorder import Recorder
 
 POLICY = "BATCHLAB_POLICY"
 """The environment variable that names the policy: as `run --policy` does, then settings as KEY=VALUE."""
@@ -51,9 +53,10 @@ class PolicyScheduler(Recorder, Scheduler):
         self._open_door = policies.open_door(policy, self._limits, Core(self._limits).batch)
         self._refused: list[Any] = []
         self._victim: tuple[Any, int] | None = None
-        by_priority = self.policy == SchedulingPolicy.PRIORITY
+        self._by_priority = by_priority = self.policy == SchedulingPolicy.PRIORITY
         key = getattr(policy, "queue_key", None)
-        if key is not None and key is not priority_key:  # which is vLLM's own
+        self._key = None if key is priority_key else key  # which is vLLM's own
+        if self._key is not None:
             self.waiting = KeyQueue(self._place, in_front=not by_priority)
         if policy._victim is not RULES["priority" if by_priority else "last-admitted"]:
             self._choose_victims()
@@ -115,7 +118,7 @@ class PolicyScheduler(Recorder, Scheduler):
             arrival,
             request.num_prompt_tokens,
             request.max_tokens,
-            request.priority,
+            lines.priority(request),
             lines.sent(request, self.clock.epoch),
             deadline=lines.deadline(request),
         )
@@ -128,9 +131,10 @@ class PolicyScheduler(Recorder, Scheduler):
             return reason
 
     def _ask_door(self, seq: Sequence) -> str | None:
-        key = getattr(self._carried.policy, "queue_key", None)
-        if key is not None:
-            self._keys[seq.id] = (1, key(seq))
+        if self._key is not None:
+            found, there = self._key(seq), self.requests
+            check_key(found, (other for name, (_, other) in self._keys.items() if name in there))
+            self._keys[seq.id] = (1, found)
         bounds = self._open_door
         if bounds is not None and seq.prompt_tokens <= bounds[0] and seq.max_tokens <= bounds[1]:
             return None
@@ -182,11 +186,22 @@ class PolicyScheduler(Recorder, Scheduler):
         def allocate_slots(request: Any, *args: Any, **kwargs: Any) -> Any:
             blocks = allocate(request, *args, **kwargs)
             if blocks is None and request.status == RequestStatus.RUNNING:
-                running = self.running
-                seqs = [self._seen(other) for other in running]
-                victim = running[seqs.index(self._carried.policy._victim(seqs))]
+                victim = self._ask_victim(self.running)
                 self._victim = victim, victim.priority
                 victim.priority = FIRST_IN_LINE
             return blocks
 
         manager.allocate_slots = allocate_slots
+
+    def _ask_victim(self, running: list[Any]) -> Any:
+        """Whom the rule preempts; where it fails, whom vLLM would."""
+        try:
+            seqs = [self._seen(request) for request in running]
+            return running[seqs.index(self._carried.policy._victim(seqs))]
+        except Exception as error:
+            log.error(
+                "batchlab: %s: vLLM's own victim is taken: %s: %s", self._carried.name, type(error).__name__, error
+            )
+            if self._by_priority:
+                return max(running, key=lambda request: (request.priority, request.arrival_time))
+            return running[-1]

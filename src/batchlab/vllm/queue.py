@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from typing import Any
@@ -21,7 +21,6 @@ class KeyQueue(RequestQueue):
         self._place = place
         self._in_front = in_front
         self._order: list[tuple[int, Any, int]] = []  # (0, -n, position) for those put in front
-        self._places: dict[int, tuple[int, Any, int]] = {}
         self._requests: dict[int, Any] = {}
         self._fronts = count(1)
 
@@ -50,9 +49,7 @@ class KeyQueue(RequestQueue):
 
     def pop_request(self) -> Any:
         """The first, taken out."""
-        position = self._order.pop(0)[2]
-        del self._places[position]
-        return self._requests.pop(position)
+        return self._requests.pop(self._order.pop(0)[2])
 
     def remove_request(self, request: Any) -> None:
         """Take it out."""
@@ -60,10 +57,11 @@ class KeyQueue(RequestQueue):
 
     def remove_requests(self, requests: Iterable[Any]) -> None:
         """Take out those of them that are here."""
-        for request in requests:
-            position = self._place(request)[2]
-            if self._requests.pop(position, None) is not None:
-                del self._order[bisect_left(self._order, self._places.pop(position))]
+        gone = {self._place(request)[2] for request in requests} & self._requests.keys()
+        if gone:  # found by position: whatever keys are, taking out compares none
+            self._order = [entry for entry in self._order if entry[2] not in gone]
+            for position in gone:
+                del self._requests[position]
 
     def __bool__(self) -> bool:
         return bool(self._order)
@@ -76,5 +74,4 @@ class KeyQueue(RequestQueue):
 
     def _insert(self, request: Any, entry: tuple[int, Any, int]) -> None:
         insort(self._order, entry)
-        self._places[entry[2]] = entry
         self._requests[entry[2]] = request

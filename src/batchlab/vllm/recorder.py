@@ -11,10 +11,7 @@ from vllm.v1.request import RequestStatus
 
 from batchlab.events import LIST_LIMIT
 from batchlab.vllm import lines
-from batchlab.vllm.file import TraceFile
-
-TRACE = "BATCHLAB_TRACE"
-"""The environment variable that names the file."""
+from batchlab.vllm.file import TRACE, TraceFile
 
 
 class Clock:
