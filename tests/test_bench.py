@@ -473,6 +473,8 @@ def test_the_version_that_a_server_says(answer: Any, version: str | None) -> Non
             "--burstiness: 0.0: must be at least 0.01",
         ),
         (["http://127.0.0.1:9", "--closed-loop", "2", "--max-concurrency", "2"], "--max-concurrency"),
+        (["http://127.0.0.1:9", "--closed-loop", "2", "--request-rate", "4"], "--request-rate: '4': does not go with"),
+        (["http://127.0.0.1:9", "--closed-loop", "2", "--burstiness", "2"], "--burstiness: 2.0: does not go with"),
         (["http://127.0.0.1:9", "--think-time", "1"], "--think-time: needs --closed-loop"),
         (["http://127.0.0.1:9", "--header", "a"], "--header: 'a': must be KEY=VALUE"),
         (["http://127.0.0.1:9", "--extra-body", "[1]"], "--extra-body: '[1]': must be a JSON object"),
@@ -480,6 +482,10 @@ def test_the_version_that_a_server_says(answer: Any, version: str | None) -> Non
         (
             ["http://127.0.0.1:9", "--scenario", str(EXAMPLE), "--save-run", "/dev/null/run"],
             "/dev/null/run: cannot be written: Not a directory",
+        ),
+        (
+            ["http://127.0.0.1:9", "--scenario", str(EXAMPLE), "--save-run", "/nowhere/at/all"],
+            "/nowhere/at/all: cannot be written: No such file or directory",
         ),
         (["http://127.0.0.1:9", "--scrape-interval", "0.1"], "--scrape-interval: 0.1: must be 0, or at least 0.2"),
         (["http://127.0.0.1:9", "--endpoint", "x"], "--endpoint: 'x': must begin with /"),
@@ -515,3 +521,4 @@ def test_exit_codes_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = asyncio.run(at(says("full", status=429)))
     assert refused.exit_code == 1
     assert "3 times: 429: full" in refused.output
+    assert "TTFT" not in refused.output and "SATURATED" not in refused.output

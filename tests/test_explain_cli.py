@@ -297,3 +297,15 @@ def test_reasons_that_take_turns_are_one_row():
         *(([span], text) for span, text in around),
     ]
     assert [len(spans) for spans, _ in by_turns([row(20, Reason.SEATS), *many])] == [1, 9]
+
+
+def test_of_a_server_that_nobody_has_asked_there_are_no_empty_tables(tmp_path: Path) -> None:
+    header, *_ = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8").splitlines()
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(header + "\n", encoding="utf-8")
+    done = command("explain", str(trace))
+    assert (done.returncode, done.stdout) == (0, f"{trace}: vllm (vLLM 0.32.0), 0 requests, 0 iterations, 0 ns\n")
+    shown = command("show", str(trace))
+    assert shown.returncode == 0
+    assert "the recording ends after 0 iterations, at 0 ns: no requests" in shown.stdout
+    assert "arrived" not in shown.stdout and "TTFT" not in shown.stdout

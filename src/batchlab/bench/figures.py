@@ -26,7 +26,7 @@ LATE = 10 * NS_IN_MS
 """A request that goes out so much after it could have was held back by this client."""
 LATE_SHARE = 0.01
 BUSY = 0.9
-"""From this share of a core on, the client itself may be what is slow."""
+"""From this share of a core on, the client itself may be what is slow, if that lasts a second or more."""
 SHORTFALL = 0.95
 """Below this share of the requested rate, the load was not what was asked for."""
 
@@ -188,7 +188,7 @@ def load_figures(result: Result) -> dict[str, Any]:
         "send_lag": figures(lag),
         "late": late,
         "client_cpu": measured.busy,
-        "saturated": late > LATE_SHARE * len(outcomes) or measured.busy > BUSY,
+        "saturated": late > LATE_SHARE * len(outcomes) or (measured.busy > BUSY and measured.elapsed >= NS_IN_S),
     }
 
 

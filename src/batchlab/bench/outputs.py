@@ -23,7 +23,10 @@ from batchlab.validate.traced import sections_of
 
 
 def write_table(result: Result, file: IO[bytes], path: str) -> None:
-    """The columns of `run --requests`, and what a client adds: sent, ttft_from_send, chunks, status, counted."""
+    """The columns of `run --requests`, and what a client adds: sent, ttft_from_send, chunks, status, counted.
+
+    What an interrupted run left has `partial` in its metadata, which CSV has none of.
+    """
     import pyarrow as pa
 
     from batchlab.metrics.table import ending_of, write
@@ -40,6 +43,8 @@ def write_table(result: Result, file: IO[bytes], path: str) -> None:
     ]
     for name, kind, values in more:
         table = table.append_column(pa.field(name, kind), pa.array(values, kind))
+    if result.measured.cut is not None:
+        table = table.replace_schema_metadata({**(table.schema.metadata or {}), "partial": "true"})
     write(file, ending_of(path), table.schema, iter(table.combine_chunks().to_batches()))
 
 
@@ -50,6 +55,7 @@ def vllm_result(result: Result, document: Mapping[str, Any]) -> dict[str, Any]:
     rate = document["throughput"]["request_rate"]
     times = [[at for at, _ in o.chunks] for o in outcomes]
     return {
+        **({} if result.measured.cut is None else {"partial": True}),
         "backend": result.target.backend,
         "model_id": result.target.model,
         "num_prompts": len(outcomes),
@@ -70,10 +76,13 @@ def vllm_result(result: Result, document: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def run_folder(folder: Path) -> Iterator[None]:
-    """A folder to write a run into. One that was made for it and is empty at the end is removed. Raises InputError."""
+    """A folder to write a run into; a run that is there is replaced at the end. Raises InputError.
+
+    One that was made for it and is empty at the end is removed.
+    """
     new = not folder.exists()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -106,7 +115,9 @@ def write_run(result: Result, folder: Path, run: Run) -> None:
     }
     with whole_file(folder / "meta.json") as file:
         json.dump(meta, file, indent=1)
-    if result.series:
+    if not result.series:
+        (folder / "timeseries.csv").unlink(missing_ok=True)  # of the run that this one replaces
+    else:
         with whole_file(folder / "timeseries.csv") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["t", "running", "waiting", "kv_cache_pct"])

@@ -13,7 +13,7 @@ from batchlab.bench.figures import Result, result_of
 from batchlab.bench.load import Load, Plan
 from batchlab.bench.prompts import Prompts
 from batchlab.bench.scrape import Scraper
-from batchlab.bench.target import find, session
+from batchlab.bench.target import credentials, find, session
 from batchlab.clients.listed import field as requested
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
@@ -59,7 +59,7 @@ async def bench(
             raise InputError("the load", name, longest, f"at most {MOST_COUNTED:,} tokens can be sent in a request")
     allow_many_files()
     clock = Clock()
-    async with session(where.headers) as http:
+    async with session({**credentials(where.url), **where.headers}) as http:
         target = await find(http, where.url, where.backend, where.path, where.model, where.extra)
         client = Client(http, target, clock, where.timeout, where.token_ids)
         load = Load(requests, Prompts(requests, seed, where.vocab), client, clock, plan)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,8 +72,20 @@ async def text_of(response: aiohttp.ClientResponse) -> str:
         return found[:MOST_BYTES].decode("utf-8", "replace")
 
 
+def credentials(url: str) -> dict[str, str]:
+    """The header that stands for what an address has before its @: a password is sent and never shown."""
+    try:
+        parsed = URL(url.strip())
+    except ValueError:  # `find` tells
+        return {}
+    if parsed.user is None:
+        return {}
+    both = f"{parsed.user}:{parsed.password or ''}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(both).decode()}"}
+
+
 def base_of(url: str) -> str:
-    """A server's address as users write it: with or without /v1. Raises InputError."""
+    """A server's address as users write it, with or without /v1; without credentials. Raises InputError."""
     expected = "must be the address of a server, such as http://127.0.0.1:8000"
     try:
         parsed = URL(url.strip())
@@ -79,8 +93,11 @@ def base_of(url: str) -> str:
             raise ValueError
         assert parsed.port is not None
     except (ValueError, TypeError, AssertionError):
-        raise InputError("URL", None, url, expected) from None
-    return str(parsed).rstrip("/").removesuffix("/v1")
+        shown = re.sub("//.*@", "//...@", url, flags=re.DOTALL)
+        raise InputError("URL", None, shown, expected) from None
+    port = "" if parsed.explicit_port is None else f":{parsed.explicit_port}"
+    host = f"[{parsed.raw_host}]" if ":" in (parsed.raw_host or "") else parsed.raw_host
+    return f"{parsed.scheme}://{host}{port}{parsed.raw_path}".rstrip("/").removesuffix("/v1")
 
 
 async def find(
@@ -145,6 +162,12 @@ def reason_of(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, aiohttp.ClientPayloadError):
         return "the answer broke off"  # its own words are about chunks and lengths, and long
+    if isinstance(error, aiohttp.ClientSSLError) and "WRONG_VERSION" in str(error):
+        return "no TLS is spoken there: is it http:// instead of https://?"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"TLS: {shorten(str(getattr(error, 'certificate_error', error.__cause__) or error))[1:-1]}"
+    if isinstance(error, aiohttp.ClientResponseError):  # it has a status of its own, which nobody sent
+        return f"no answer in HTTP: {shorten(' '.join(error.message.split()))[1:-1]}"
     cause = getattr(error, "os_error", error)
     text = getattr(cause, "strerror", None) or str(error) or type(error).__name__
     return shorten(text)[1:-1]

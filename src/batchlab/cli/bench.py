@@ -151,6 +151,8 @@ def bench(url: str, **given: Any) -> None:
             files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
             result = asyncio.run(measure(where, requests, plan, given["seed"], done, keep=True))
+        if result.measured.cut is not None:  # what has been measured is written, however often Ctrl-C is pressed
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         found = document(result, asked)
         rate = None if run is not None else _rate(given["request_rate"])
         found["load"]["asked_rate"] = None if rate is None or math.isinf(rate) else rate
@@ -227,6 +229,10 @@ def _load(given: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
     """The scenario's run, if there is one, and the requests to send. Raises InputError."""
     chosen = click.get_current_context().get_parameter_source
     named = [name for name in GENERATED if chosen(name) is not click.core.ParameterSource.DEFAULT]
+    for name in ("request_rate", "burstiness"):
+        if given["closed_loop"] is not None and name in named:
+            expected = "does not go with --closed-loop, whose clients send when they have their last answer"
+            raise InputError(f"--{name.replace('_', '-')}", None, given[name], expected)
     if given["scenario"] is None:
         for option in ("predict", "save_run"):
             if given[option]:

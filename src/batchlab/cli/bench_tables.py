@@ -30,24 +30,26 @@ def print_bench(found: dict[str, Any]) -> None:
     for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
         say(out, f"  {'once' if count == 1 else f'{count:,} times'}: {one_line(reason)}")
     out.print()
+    seen = _seen(found["latency"])
     if "predicted" in found:
         print_folded(out, _beside(found), ("count", *COMPARED), repeated=2)
-    else:
-        print_latencies(out, _seen(found["latency"]), "ns")
-    out.print()
+        out.print()
+    elif seen:
+        print_latencies(out, seen, "ns")
+        out.print()
     through = found["throughput"]
     if "answers" not in found and through["request_rate"] is not None:  # they say it too
         say(out, f"completed {_rated(through['request_rate'])}, {through['output_token_rate']:,.1f} output tokens/s")
     lag = load["send_lag"]
-    sent = f"sent {_rated(load['achieved_rate'])}"
+    parts = [f"sent {_rated(load['achieved_rate'])}"]
     if load["asked_rate"] is not None:
-        sent += f"; at --request-rate {load['asked_rate']:g} {_rated(load['requested_rate'])} were drawn"
+        parts.append(f"at --request-rate {load['asked_rate']:g} {_rated(load['requested_rate'])} were drawn")
     elif load["requested_rate"] is not None:
-        sent += f" of {_rated(load['requested_rate'])} requested"
-    worst = f"send lag p99 {lag['p99'] / NS_IN_MS:,.2f} ms, max {lag['max'] / NS_IN_MS:,.2f} ms"
-    say(
-        out, f"{sent}; at most {load['max_in_flight']:,} in flight; {worst}; {100 * load['client_cpu']:.0f} % of a core"
-    )
+        parts[0] += f" of {_rated(load['requested_rate'])} requested"
+    parts.append(f"at most {load['max_in_flight']:,} in flight")
+    parts.append(f"send lag p99 {lag['p99'] / NS_IN_MS:,.2f} ms, max {lag['max'] / NS_IN_MS:,.2f} ms")
+    parts.append(f"{100 * load['client_cpu']:.0f} % of a core")
+    _say_parts(out, parts, "; ")
     _say_server(out, found["server"])
     out.print()
     print_answers(found.get("answers"), "ns", found.get("predicted", {}).get("answers"))
@@ -73,7 +75,20 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
             parts.append(f"{title} mean {mean} max {most}")
     if server["preemptions"] is not None:
         parts.append(counted(round(server["preemptions"]), "preemption"))
-    say(out, f"server, {counted(server['samples'], 'look')}: {', '.join(parts)}")
+    parts[:1] = [f"server, {counted(server['samples'], 'look')}: {', '.join(parts[:1])}"]
+    _say_parts(out, parts, ", ")
+
+
+def _say_parts(out: Console, parts: list[str], between: str) -> None:
+    """A line of several parts; a terminal that is too narrow breaks it between them."""
+    line = parts[0]
+    for part in parts[1:]:
+        if out.is_terminal and len(f"{line}{between}{part}{between}") > out.width:
+            say(out, line + between.rstrip())
+            line = part
+        else:
+            line += between + part
+    say(out, line)
 
 
 def _beside(found: dict[str, Any]) -> dict[str, list[str]]:
@@ -91,5 +106,5 @@ def _beside(found: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _seen(latency: dict[str, Any]) -> dict[str, Any]:
-    """Without what only an engine knows."""
-    return {key: figures for key, figures in latency.items() if key != "queue_time"}
+    """Without what only an engine knows, and what nobody has."""
+    return {key: figures for key, figures in latency.items() if key != "queue_time" and figures["count"]}

@@ -11,7 +11,7 @@ from batchlab.cli.tables import console, print_folded, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
 from batchlab.plan.experiment import LOADS, Measured
-from batchlab.units import NS_IN_MS
+from batchlab.units import NS_IN_MS, counted
 
 TIMES: dict[str, Figure] = {
     "TTFT, mean": ("ttft", "mean"),
@@ -56,12 +56,13 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
         return
     out = console()
     count = len(found.rounds)
+    rounds = counted(count, "round")
     for load in LOADS:
         columns = _columns(found, load)
         print_folded(out, columns, tuple(columns)[1:])
         say(out, "")
-    noise = "one round has no interval" if count == 1 else f"its 95 % interval over {count} rounds; {OPEN}: holds 0 %"
-    say(out, f"times in ms, of the mean over {count} rounds; change: mean of the ratios within rounds, {noise}")
+    noise = "one round has no interval" if count == 1 else f"its 95 % interval over {rounds}; {OPEN}: holds 0 %"
+    say(out, f"times in ms, of the mean over {rounds}; change: mean of the ratios within rounds, {noise}")
     for arms in zip(*found.rounds, strict=True):
         say(out, _cold_line(found.key, [arm.cold for arm in arms]))
     failed = [sum(arm.failed for arm in arms) for arms in zip(*found.rounds, strict=True)]

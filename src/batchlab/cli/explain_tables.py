@@ -43,6 +43,8 @@ def print_overview(trace: str, found: Explanation) -> None:
     came = sum(life.attempts > 0 for life in found.state.lives.values())
     took = counted(end.iterations, "iteration") + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
     say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {counted(came, 'request')}, {took}"))
+    if not found.state.lives:  # of a server that nobody has asked
+        return
     groups = found.groups()
     out.print()
     _print_groups(out, {name: groups[name] for name in COLUMNS}, unit)

@@ -70,8 +70,6 @@ def serve(
         raise InputError(scenario, "engine.policy", [run.engine for run in loaded.runs], "choose one with --policy")
     for line in loaded.runs[0].notes:
         note(line)
-    if not _is_loopback(host):
-        note(f"listening on {host}: everybody who reaches this address is answered")
     allow_many_files()
     model = Path(scenario).stem if served_model_name is None else served_model_name
     with contextlib.ExitStack() as stack:
@@ -100,6 +98,8 @@ async def _serve(loaded: Any, observers: list[Any], host: str, port: int, settin
     engine = Engine(loaded.runs[0], observers)
     try:
         async with serving(engine, Settings(*settings), host, port) as (port, failed):
+            if not _is_loopback(host):
+                note(f"listening on {host}: everybody who reaches this address is answered")
             shown = f"[{host}]" if ":" in host else host
             note(f"{engine.run.engine} answers at http://{shown}:{port} (model {settings[0]}); Ctrl-C ends it")
             await asyncio.wait([asyncio.ensure_future(ended.wait()), failed], return_when=asyncio.FIRST_COMPLETED)

@@ -81,10 +81,12 @@ def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "
     unit = header.clock["unit"]
     out.print(f"[bold]{escape(one_line(title or header.engine))}[/bold]")
     say(out, settings)
-    print_schedule(out, timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
-    _say_rest(out, end.iterations, "iterations")
-    out.print(_requests(out, result, unit))
-    _say_rest(out, len(result.results), "requests")
+    if timeline.steps:
+        print_schedule(out, timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
+        _say_rest(out, end.iterations, "iterations")
+    if result.results:
+        out.print(_requests(out, result, unit))
+        _say_rest(out, len(result.results), "requests")
     for line in totals_lines(result):
         say(out, line)
     out.print()

@@ -1,7 +1,7 @@
 """Predicted beside measured: figures, signed errors, and how much an error of the step time is amplified."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,6 +44,11 @@ def _completed(run: Recorded, found: Replay) -> list[bool]:
     return [math.isfinite(one) and math.isfinite(other) for one, other in zip(run.last, found.last, strict=True)]
 
 
+def _told(run: Recorded, metrics: Iterable[str]) -> list[str]:
+    """Those of the metrics that the run has measured."""
+    return [name for name in metrics if name != "ttft_queued" or run.taken_in]
+
+
 def compared(run: Recorded, found: Replay) -> dict[str, Any]:
     """Measured, predicted and signed error of each metric and figure, of throughput, and of the state over time.
 
@@ -53,7 +58,7 @@ def compared(run: Recorded, found: Replay) -> dict[str, Any]:
     output, both = run.output, _completed(run, found)
     measured, predicted = (samples(one, output, both) for one in (run, found))
     metrics: dict[str, Any] = {}
-    for name in measured:
+    for name in _told(run, measured):
         pair = figures(measured[name]), figures(predicted[name])
         if pair[0]["count"]:
             metrics[name] = {figure: _cell(pair[0][figure], pair[1][figure]) for figure in FIGURES}
@@ -99,7 +104,7 @@ def amplification(run: Run, recorded: Recorded) -> dict[str, dict[str, float]]:
         ends.append({name: figures(of) for name, of in values.items()})
     low, high = ends
     moved = {}
-    for name in low:
+    for name in _told(recorded, low):
         if low[name]["count"]:
             moved[name] = {
                 figure: 100 * (high[name][figure] - low[name][figure]) / (high[name][figure] + low[name][figure])

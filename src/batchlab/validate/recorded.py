@@ -74,6 +74,8 @@ class Recorded:
     """Figures of the gaps between tokens in ns, where the time of every token is known."""
     sections: Mapping[str, Any] = field(default_factory=dict)
     """[queue], [run] and [workload] but for its requests, where they are not the default."""
+    taken_in: bool = True
+    """Whether `queued` was measured: a client does not know when the engine took a request in."""
     simulated: bool = False
     """Whether no engine was measured: the trace is one of batchlab's own."""
 
@@ -135,6 +137,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
         series,
         [*notes, *of_server],
         sections=sections,
+        taken_in=not meta.get("scenario"),
     )
 
 

@@ -1,0 +1,198 @@
+"""What the load tester tells of a run, on the terminal and in files, and what it keeps to itself."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from aiohttp import web
+from click.testing import CliRunner
+from rich.console import Console
+from test_bench import EXAMPLE, LAST, MS, NOTHING, TOKEN, another, evenly, says
+from test_bench_hostile import against
+
+from batchlab.bench import outputs
+from batchlab.bench.client import Outcome
+from batchlab.bench.figures import Result, document, result_of
+from batchlab.bench.load import Measured, Plan
+from batchlab.bench.run import Where, bench
+from batchlab.bench.target import Target, base_of
+from batchlab.cli import bench_tables
+from batchlab.cli.main import cli
+from batchlab.errors import InputError
+from batchlab.scenario import load
+from batchlab.validate.recorded import recorded
+
+pytestmark = pytest.mark.once
+
+
+def test_a_run_replaces_the_one_that_is_there(tmp_path: Path) -> None:
+    """All of it: a look at /metrics that the new run did not have must not be the old one's."""
+    (scenario,) = load(EXAMPLE).runs
+    requests = evenly(2, gap_ms=1)
+    for result in (against(says(TOKEN, LAST), requests=requests), against(says(TOKEN, LAST), requests=requests[:1])):
+        with outputs.run_folder(tmp_path / "run"):
+            outputs.write_run(result, tmp_path / "run", replace(scenario, requests=requests))
+        if len(result.requests) == 2:
+            (tmp_path / "run" / "timeseries.csv").write_text("t,running,waiting,kv_cache_pct\n")
+    run = recorded(tmp_path / "run")
+    assert len(run.requests) == 1 and run.series == []
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["meta.json", "requests.jsonl"]
+
+
+def test_what_a_client_cannot_know_is_not_called_measured(tmp_path: Path) -> None:
+    (scenario,) = load(EXAMPLE).runs
+    requests = evenly(5, gap_ms=5)
+    result = against(says(TOKEN, LAST), requests=requests)
+    with outputs.run_folder(tmp_path / "run"):
+        outputs.write_run(result, tmp_path / "run", replace(scenario, requests=requests))
+    arguments = ["validate", str(tmp_path / "run"), "--cost", str(EXAMPLE)]
+    shown = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert "TTFT from arrival" in shown.output and "queued_ts" not in shown.output
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"], catch_exceptions=False).stdout)
+    assert "ttft_queued" not in found["latency_s"] and "ttft_queued" not in found["amplification_pct_per_pct"]
+    assert set(found["latency_s"]) == {"ttft", "tpot", "e2e"}
+
+
+@pytest.mark.parametrize(("ms", "saturated"), [(20, False), (999, False), (1000, True)])
+def test_a_busy_moment_is_no_saturated_client(ms: int, saturated: bool) -> None:
+    requests = evenly(2, gap_ms=1)
+    outcomes = [Outcome(k, k * MS, k * MS, sent=k * MS, result="rejected", first_sent=k * MS) for k in range(2)]
+    found = document(
+        result_of(Target("", "", "openai", "m"), Plan(), requests, Measured(outcomes, ms * MS, 0.99, 2), []), NOTHING
+    )
+    assert found["load"]["saturated"] is saturated
+    assert any(line.startswith("CLIENT SATURATED") for line in found["notes"]) is saturated
+
+
+def test_files_of_an_interrupted_run_say_so(tmp_path: Path) -> None:
+    whole = against(says(TOKEN, LAST))
+    for cut, mark in ((None, None), (3, b"true")):
+        result = replace(whole, measured=replace(whole.measured, cut=cut))
+        saved = outputs.vllm_result(result, document(result, NOTHING))
+        assert saved.get("partial") == (None if cut is None else True)
+        path = tmp_path / f"{cut}.parquet"
+        with path.open("wb") as file:
+            outputs.write_table(result, file, str(path))
+        metadata = pq.read_schema(path).metadata
+        assert (metadata or {}).get(b"partial") == mark
+
+
+def test_ctrl_c_again_does_not_cut_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = against(says(TOKEN, LAST))
+    write = outputs.write_table
+
+    async def interrupted(*_: Any, **__: Any) -> Result:
+        return replace(whole, measured=replace(whole.measured, cut=1))
+
+    def press_and_write(*given: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        write(*given)
+
+    monkeypatch.setattr("batchlab.bench.run.bench", interrupted)
+    monkeypatch.setattr(outputs, "write_table", press_and_write)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        done = CliRunner().invoke(cli, ["bench", "http://127.0.0.1:9", "--requests", str(tmp_path / "r.csv")])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.exit_code == 130 and "PARTIAL" in done.output
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(whole.requests)
+
+
+def test_a_password_in_the_address_is_sent_and_shown_nowhere() -> None:
+    seen = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        seen.append(request.headers.get("Authorization"))
+        return await says(TOKEN, LAST)(request)
+
+    async def main() -> Any:
+        async with another(handler) as url:
+            address = url.replace("//", "//u:s%40cret@")
+            arguments = ["bench", address, "--num-prompts", "2", "--random-input-len", "4"]
+            shown = await asyncio.to_thread(CliRunner().invoke, cli, arguments, catch_exceptions=False)
+            document = await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, "--json"], catch_exceptions=False)
+            own = ["--header", "Authorization=Bearer k"]
+            await asyncio.to_thread(CliRunner().invoke, cli, [*arguments, *own], catch_exceptions=False)
+            return shown, document, url
+
+    shown, found, url = asyncio.run(main())
+    assert seen == 4 * ["Basic " + base64.b64encode(b"u:s@cret").decode()] + 2 * ["Bearer k"]
+    assert shown.exit_code == found.exit_code == 0
+    assert json.loads(found.stdout)["url"] == f"{url}/v1/completions"
+    for text in (shown.output, found.output):
+        assert "cret" not in text and "u:" not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://u:secret@nohost.invalid:80", "http://nohost.invalid:80: cannot be reached: "),
+        ("http://u:secret@127.0.0.1:9/v1", "http://127.0.0.1:9: cannot be reached: "),
+        ("http://u:se/cret@127.0.0.1:9", "URL: 'http://...@127.0.0.1:9': must be"),
+        ("ftp://u:secret@127.0.0.1:9", "URL: 'ftp://...@127.0.0.1:9': must be"),
+    ],
+)
+def test_a_password_is_in_no_error(url: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        CliRunner().invoke(cli, ["bench", url, "--num-prompts", "2"], catch_exceptions=False)
+    assert str(caught.value).startswith(said) and "cret" not in str(caught.value)
+
+
+def test_an_address_keeps_what_was_typed_but_for_the_credentials() -> None:
+    assert base_of("http://a:80/v1") == "http://a:80"
+    assert base_of("https://u@[::1]:443/x/v1/") == "https://[::1]:443/x"
+    assert base_of("http://u:p@a") == "http://a"
+
+
+@contextlib.asynccontextmanager
+async def plain(answer: bytes) -> AsyncIterator[int]:
+    """A port where everybody is answered alike."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(4096)
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer", "said"),
+    [
+        ("https", b"HTTP/1.1 400 Bad Request\r\n\r\n", "no TLS is spoken there: is it http:// instead of https://?"),
+        ("http", b"220 mail.example.com ESMTP\r\n\r\n", "no answer in HTTP: "),
+        ("http", b"\x16\x03\x01\x02\x00\r\n\r\n", "no answer in HTTP: "),
+    ],
+)
+def test_what_speaks_something_else_is_said_as_that(scheme: str, answer: bytes, said: str) -> None:
+    async def main() -> None:
+        async with plain(answer) as port:
+            await bench(Where(f"{scheme}://127.0.0.1:{port}", scrape_interval=0), evenly(1, gap_ms=1), Plan())
+
+    with pytest.raises(InputError) as caught:
+        asyncio.run(main())
+    assert f": cannot be reached: {said}" in str(caught.value)
+    assert "400" not in str(caught.value) and "message=" not in str(caught.value)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_lines_below_the_table_break_between_their_parts(width: int) -> None:
+    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, highlight=False)
+    parts = ["sent 279.179 requests/s", "at most 5 in flight", "send lag p99 14.56 ms, max 15.07 ms", "8 % of a core"]
+    bench_tables._say_parts(out, parts, "; ")
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert " ".join(lines) == "; ".join(parts) and max(map(len, lines)) <= width
+    assert all(line.endswith(";") for line in lines[:-1])
