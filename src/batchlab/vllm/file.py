@@ -35,9 +35,7 @@ class TraceFile:
             return
         try:
             data = b"".join([self._encode(line) + b"\n" for line in lines])
-        except (
-            UnicodeEncodeError
-        ):  # half of a surrogate pair, in an id that a client made: JSON can hold it as an escape
+        except UnicodeEncodeError:  # half of a surrogate pair in an id that a client made: JSON can hold it escaped
             data = b"".join([json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines])
         try:
             while data:  # a full disk may take a part
