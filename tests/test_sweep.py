@@ -1,5 +1,6 @@
 """Sweeps: every combination once, the same figures as a run alone, and nothing lost or changed by a kill."""
 
+import contextlib
 import io
 import itertools
 import json
@@ -219,6 +220,46 @@ def test_the_digest_knows_the_files_that_are_named(tmp_path):
     assert digests[0] != digests[1]
 
 
+@pytest.mark.parametrize(
+    ("files", "overrides", "changed"),
+    [
+        ({"cost.toml": '[cost]\nmodel = "table"\nfile = "t.csv"\n'}, {"cost.from": "cost.toml"}, "t.csv"),
+        ({"sub/cost.toml": '[cost]\nfile = "t.csv"\n'}, {"cost.from": "sub/cost.toml"}, "sub/t.csv"),
+        ({"sub/cost.toml": '[cost]\nprofile = "p"\n'}, {"cost.from": "sub/cost.toml"}, "sub/p/skew.csv"),
+        ({"sub/cost.toml": '[cost]\nllm = "m/config.json"\n'}, {"cost.from": "sub/cost.toml"}, "sub/m/config.json"),
+        ({"cost.toml": "[cost]\n"}, {"cost.from": "cost.toml"}, "cost.toml"),
+        ({}, {"engine.policy": "mine.py:Own"}, "mine.py"),
+        ({}, {"engine.policy": "mine.py"}, "mine.py"),
+        ({"mine.py": "import sub.order\n"}, {"engine.policy": "mine.py:Own"}, "sub/order.py"),
+        ({"mine.py": "from order import key\n"}, {"engine.policy": "mine.py:Own"}, "order.py"),
+        ({"mine.py": "W = open('w.json').read()\n"}, {"engine.policy": "mine.py:Own"}, "w.json"),
+        ({"mine.py": "from order import key\n", "order.py": "W = 'w.json'\n"}, {"engine.policy": "mine.py"}, "w.json"),
+        ({}, {"workload.classes": [{"prompt": {"file": "lengths.csv"}}]}, "lengths.csv"),
+        ({"a.toml": 'b = "../x/a.toml"\nc = "t.csv"\n'}, {"cost.from": "a.toml"}, "t.csv"),  # round in a circle
+    ],
+)
+def test_the_digest_knows_what_named_files_name(tmp_path, monkeypatch, files, overrides, changed):
+    folder = tmp_path / "x"
+    for name, text in {"s.toml": SCENARIO, **files, changed: files.get(changed, "1\n")}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    asked = Sweep("s.toml", GRID, overrides)
+    before = asked.digest()
+    (folder / "other.csv").write_text("1\n")
+    assert asked.digest() == before
+    (folder / changed).write_text(files.get(changed, "1\n") + "#\n")
+    assert asked.digest() != before
+
+
+def test_the_digest_knows_the_workload_file(scenario, tmp_path):
+    load = tmp_path / "load.csv"
+    load.write_text("1")
+    before = Sweep(scenario, GRID, workload=str(load)).digest()
+    load.write_text("2")
+    assert Sweep(scenario, GRID, workload=str(load)).digest() != before
+
+
 def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
     output = tmp_path / "t.parquet"
     grid = "--grid=engine.max_num_batched_tokens=4,16"
@@ -244,6 +285,8 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
             "--slo: 'ttft:p99<=5': needs a unit: s, ms, us or ns",
         ),
         (["--grid=engine.max_num_seqs=1", "-o", "nowhere/t.parquet"], "no such folder"),
+        (["--grid=engine.max_num_seqs=1", "-o", f"{'x' * 250}.parquet"], ".parquet: cannot be written: File name too"),
+        (["--grid=engine.max_num_seqs=1", "-o", f"{'x' * 240}.parquet"], ".journal: cannot be written: File name too"),
         (["--grid=engine.max_num_seqs=1", "-o", "t.csv"], "t.csv: must end in .parquet"),
         (["--grid=engine.max_num_seqs=8,0"], "--grid engine.max_num_seqs: 0: must be at least 1"),
         (["--grid=engine.max_num_seqs=8,4.5"], "--grid engine.max_num_seqs: 4.5: must be an integer"),
@@ -273,6 +316,56 @@ def test_a_foreign_journal_is_left_alone(scenario, tmp_path):
         with pytest.raises(InputError, match="journal"):
             sweeping.run(Sweep(scenario, GRID), tmp_path / "t.parquet", 1)
         assert (tmp_path / "t.parquet.journal").read_text() == text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"number": 1e400, "row": {}}',
+        '{"number": 0, "row": {}}',
+        '{"number": 99, "row": {"error": null}, "check": 0}',
+        '{"number": 0, "row": [], "check": []}',
+        "[" * 20_000,
+        "[1, 2]",
+        "null",
+        "",
+        "\xff",
+    ],
+)
+def test_a_damaged_journal_is_one_error(scenario, tmp_path, line):
+    output, journal = tmp_path / "t.parquet", tmp_path / "t.parquet.journal"
+    with pytest.raises(KeyboardInterrupt):
+        sweeping.run(Sweep(scenario, GRID), output, 1, killed_after(2))
+    first, row, *_ = journal.read_bytes().splitlines(keepends=True)
+    for number, damaged in (
+        (2, [first, line.encode("latin-1") + b"\n"]),
+        (3, [first, row, line.encode() + b"\n", row]),
+    ):
+        journal.write_bytes(b"".join(damaged))
+        with pytest.raises(InputError) as told:
+            sweeping.run(Sweep(scenario, GRID), output, 1)
+        assert str(told.value) == f"{journal}: line {number}: is no line of a sweep's journal"
+
+
+def test_a_changed_row_of_a_journal_is_no_row(scenario, tmp_path):
+    """Every digit and letter of it: the figures and the number too; but for a last digit that makes no other number."""
+    output, journal = tmp_path / "t.parquet", tmp_path / "t.parquet.journal"
+    asked = Sweep(scenario, GRID)
+    with pytest.raises(KeyboardInterrupt):
+        sweeping.run(asked, output, 1, killed_after(1))
+    first, row = journal.read_bytes().splitlines(keepends=True)
+    refused = 0
+    for place in (place for place, char in enumerate(row) if chr(char).isalnum()):
+        changed = row[:place] + (b"3" if row[place] == ord("2") else b"2") + row[place + 1 :]
+        journal.write_bytes(first + changed)
+        try:
+            same = json.loads(changed) == json.loads(row)
+        except ValueError:
+            same = False
+        with contextlib.nullcontext() if same else pytest.raises(InputError, match="line 2: is no line of a sweep's j"):
+            Journal(journal, asked.digest())
+        refused += not same
+    assert refused > 0.9 * sum(chr(char).isalnum() for char in row)
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="no SIGKILL here")

@@ -54,10 +54,13 @@ def check_output(path: Path, *inputs: str | None) -> None:
         raise InputError(path, None, None, "must end in .parquet")
     if any(one is not None and os.path.realpath(one) == os.path.realpath(path) for one in inputs):
         raise InputError(path, None, None, "would overwrite an input")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise InputError(path, None, None, "cannot be written: no such folder")
-    if path.exists() and not path.is_file():
-        raise InputError(path, None, None, "cannot be written: it is no regular file")
+    try:
+        if path.exists() and not path.is_file():
+            raise InputError(path, None, None, "cannot be written: it is no regular file")
+    except OSError as error:  # such as a name too long for the disk
+        raise InputError(path, None, None, f"cannot be written: {error.strerror}") from error
 
 
 def write(path: Path, rows: Sequence[Row], about: Mapping[str, Any]) -> None:
