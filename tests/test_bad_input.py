@@ -615,6 +615,40 @@ def test_a_directory_is_named_with_what_is_needed(
     assert err.startswith(f"batchlab: folder: is a directory; {needed}") and err.count("\n") == 1
 
 
+LONG = "x" * 250
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"run s.toml --policy {LONG}{LONG}.py:Own",
+        f"conform {LONG}{LONG}.json",
+        f"calibrate {LONG}{LONG}.csv -o fitted.toml",
+        f"validate {LONG}{LONG} --cost s.toml",
+        f"workload describe {LONG}{LONG} --format azure",
+        f"bench 127.0.0.1:9 --scenario s.toml --save-run {LONG}{LONG}",
+    ],
+)
+def test_a_name_too_long_for_the_disk_is_one_line(
+    attempt: Try, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    Path("s.toml").write_text(OWN, encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["batchlab", *command.split()])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    out, err = capsys.readouterr()
+    assert stop.value.code == 2 and not out
+    assert err.startswith("batchlab: xxx") and err.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["s.toml"]
+
+
+def test_a_name_as_long_as_the_disk_takes_is_written(attempt: Try) -> None:
+    """What stands beside it until it is whole has no longer one."""
+    name = "\N{CJK UNIFIED IDEOGRAPH-6A94}" * 84 + ".js"  # 255 bytes, the most of ext4
+    code, _, err = attempt(DECODE_FIRST, "--trace", name)
+    assert (code, err) == (0, "") and Path(name).stat().st_size > 0
+
+
 @pytest.mark.parametrize(
     ("case", "told"),
     [

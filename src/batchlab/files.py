@@ -66,8 +66,9 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", errors=ODD) as direct:
                 yield direct
             return
-        # Its name is known before it is there: an interrupt at any moment finds what to remove.
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.partial")
+        # Its name is known before it is there: an interrupt at any moment finds what to remove. It is not too long where
+        # the file's own is as long as one may be.
+        temporary = target.with_name(f".{target.name:.50}.{secrets.token_hex(8)}.partial")
         try:
             with open(temporary, "x", encoding="utf-8", errors=ODD, newline="\n") as file:
                 yield file

@@ -80,8 +80,9 @@ def run_folder(folder: Path) -> Iterator[None]:
 
     One that was made for it and is empty at the end is removed.
     """
-    new = not folder.exists()
+    new = False
     try:
+        new = not folder.exists()
         folder.mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass

@@ -42,15 +42,15 @@ def calibrate(data: str, output: str, model: str, settings: tuple[str, ...], as_
     """
     source = Path(data)
     target = Path(output).resolve()
-    if target == source.resolve() or (target.parent == source.resolve() and target.exists()):
+    if target == source.resolve() or (target.parent == source.resolve() and os.path.exists(target)):
         raise InputError(output, None, None, "would overwrite the data")
-    if not source.is_dir() and settings:
+    if not os.path.isdir(source) and settings:
         raise InputError("--set", None, None, "only for the folder of a served run")
     with whole_file(output) as file:  # opened first: what cannot be written must not cost the fit
         if model == "table":
             document = _table(source, Path(output))
         else:
-            document = _from_run(source, settings) if source.is_dir() else _from_steps(source)
+            document = _from_run(source, settings) if os.path.isdir(source) else _from_steps(source)
         file.write(toml(document))
     if as_json:
         print_json(document)
@@ -80,7 +80,7 @@ def _table(source: Path, output: Path) -> dict[str, Any]:
     from batchlab.costs.grid import left_out
     from batchlab.costs.table import COLUMNS, Table, read_steps
 
-    if source.is_dir() or source.suffix == ".jsonl":
+    if os.path.isdir(source) or source.suffix == ".jsonl":
         raise InputError(source, None, None, "--model table takes a CSV file of measured steps")
     cost = Table(str(source))
     points = read_steps(source, cost.tolerance)

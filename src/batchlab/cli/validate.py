@@ -1,5 +1,6 @@
 """batchlab validate."""
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -108,10 +109,10 @@ def _read(run: Path, workload: str | None) -> "Recorded":
     from batchlab.validate.recorded import recorded
     from batchlab.validate.traced import traced
 
-    if run.suffix != ".jsonl" and not run.is_dir():
+    if run.suffix != ".jsonl" and not os.path.isdir(run):
         expected = "a folder with requests.jsonl and meta.json expected, or a trace (.jsonl)"
         raise InputError(run, None, None, expected)
-    if run.is_dir():
+    if os.path.isdir(run):
         return recorded(run, None if workload is None else Path(workload))
     if workload is not None:
         raise InputError("--workload", None, workload, "has no use beside a trace, which has its own arrivals")

@@ -1,5 +1,6 @@
 """batchlab workload."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def describe(
 
 def _read(path: str, own: dict[str, str | None], settings: dict[str, Any]) -> tuple[Any, str]:
     """The requests of a workload file, and the unit of their times."""
-    if Path(path).is_dir():  # before its format is asked for
+    if os.path.isdir(path):  # before its format is asked for
         refuse_no_file(Path(path), "a workload file, or a scenario (.toml),")
     document: dict[str, Any] = {"file": path}
     for key, value in settings.items():

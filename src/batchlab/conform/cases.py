@@ -40,7 +40,11 @@ def case_files(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
     """The files named, and the *.json and *.jsonl files of folders named, sorted by name within each folder."""
     found: list[Path] = []
     for path in map(Path, paths):
-        inside = sorted(p for p in path.glob("*.json*") if p.suffix in (".json", ".jsonl")) if path.is_dir() else [path]
+        inside = (
+            sorted(p for p in path.glob("*.json*") if p.suffix in (".json", ".jsonl"))
+            if os.path.isdir(path)
+            else [path]
+        )
         if not inside:
             raise InputError(path, None, None, "no .json or .jsonl file in this folder")
         found += inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -89,7 +90,7 @@ def skewed(path: Path) -> list[tuple[list[float], float]]:
 
 def load(folder: Path) -> Profile:
     """The profile of a folder, read once as long as its files stay the same. Raises InputError."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise InputError(
             folder,
             None,

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import inspect
+import os
 import pkgutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,7 +135,7 @@ def _class_in(module_name: str) -> type[Policy] | None:
 
 def _from_file(name: str) -> type[Any]:
     path, _, class_name = name.rpartition(":") if ":" in name else (name, "", "")
-    if not Path(path).is_file():
+    if not os.path.isfile(path):
         raise InputError(path, None, None, "no such file; a policy of your own is given as FILE.py:CLASS")
     spec = importlib.util.spec_from_file_location(f"batchlab_user_{Path(path).stem}", path)
     if spec is None or spec.loader is None:
