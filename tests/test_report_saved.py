@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -98,6 +99,10 @@ def test_what_makes_a_capacity_uncertain_is_a_note(planned_report: Path, folder:
         {"of": 5},
         {"of": None},
         {"unit": True},
+        {"binds": ["seats"]},
+        {"capacity": True},
+        {"interval": ["1", 2.0]},
+        {"interval": [1.0, 10**400]},
         {"changes": [{"name": 5, "before": 1, "after": 2, "rate": 3.0}]},
     ],
 )
@@ -110,6 +115,66 @@ def test_a_capacity_that_was_tampered_with_is_one_error(
     with pytest.raises(InputError) as error:
         saved.capacity(path)
     assert str(error.value).startswith(f"{path}: ") and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"met": "yes"}, {"met": 1.0}, {"rate": "5"}, {"attainment": "nan"}, {"attained": {"ttft:p99": [1]}}],
+)
+def test_a_try_of_a_capacity_that_was_tampered_with_is_one_error(
+    change: dict[str, object], planned_report: Path, folder: Path, tmp_path: Path
+) -> None:
+    document = json.loads((folder / "c.json").read_text(encoding="utf-8"))
+    for sample in document["samples"]:
+        sample["tried"][0] |= change
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        saved.capacity(path)
+    assert str(error.value).startswith(f"{path}: not what batchlab capacity --json prints: ")
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "told"),
+    [
+        ("ttft.p99", [1.0, NAN, INF], "row 2: nan: must be a finite number"),
+        ("itl.p99", [1.0, 2.0, INF], "row 3: inf: must be a finite number"),
+        ("output_token_rate", ["a", "b", "c"], "row 1: 'a': must be a finite number"),
+        ("ttft.p99", [[1], [2], [3]], "row 1: [1]: must be a finite number"),
+        ("ttft.p99", [True, False, None], "row 1: True: must be a finite number"),
+        ("slo.ttft:p99", [1.0, -INF, 2.0], "row 2: -inf: must be a finite number"),
+        ("attained.itl:p99", ["1", "1", "1"], "row 1: '1': must be a finite number"),
+        ("attainment", [0.5, None, NAN], "row 3: nan: must be a finite number"),
+        ("totals.preemptions", ["a", "b", "c"], "row 1: 'a': must be a finite number"),
+        ("workload.generate.request_rate", [1.0, 2.0, NAN], "row 3: nan: must be a finite number"),
+        ("met", ["a", "b", "c"], "row 1: 'a': must be true or false"),
+        ("met", [[True], [False], []], "row 1: [True]: must be true or false"),
+        ("met", [1.0, NAN, INF], "row 1: 1.0: must be true or false"),
+        ("met", [True, None, False], "row 2: must be true or false"),
+        ("unit", [3, 4, 5], "row 1: 3: must be a text"),
+        ("error", [1, None, None], "row 1: 1: must be a text"),
+    ],
+)
+def test_a_table_that_was_tampered_with_is_one_error(
+    column: str, cells: list[object], told: str, planned_report: Path, folder: Path, tmp_path: Path
+) -> None:
+    table = pq.read_table(folder / "s.parquet")
+    values = pa.array(cells + [cells[-1]] * (table.num_rows - 3))
+    place = table.column_names.index(column)
+    pq.write_table(table.set_column(place, column, values), tmp_path / "t.parquet")
+    with pytest.raises(InputError) as error:
+        saved.sweep(tmp_path / "t.parquet")
+    assert str(error.value) == f"{tmp_path / 't.parquet'}: column {column}, {told}"
+
+
+@pytest.mark.parametrize("column", ["unit", "totals.preemptions", "error"])
+def test_a_table_without_a_column_is_one_error(column: str, planned_report: Path, folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pq.read_table(folder / "s.parquet").drop_columns([column]), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match="a table of batchlab sweep expected"):
+        saved.sweep(tmp_path / "t.parquet")
 
 
 def test_a_tuning_says_what_to_do_and_of_what(planned_report: Path, folder: Path) -> None:

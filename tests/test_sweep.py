@@ -276,6 +276,9 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
     [
         (["--grid=engine.max_num_seqs=1,1"], "--grid engine.max_num_seqs: 1: given twice"),
         (["--grid=engine.max_num_seqs"], "--grid: 'engine.max_num_seqs': must be"),
+        (["--grid=engine.max_num_seqs=2,"], "--grid: 'engine.max_num_seqs=2,': a value between its commas is empty"),
+        (["--grid=zz=1,2"], "--grid zz: is no SECTION.KEY; must be"),
+        (["--grid=engine.max_num_seqs=1,2", "--set=engine.max_model_len=0"], "--set engine.max_model_len: 0: must be"),
         (["--grid=engine.max_num_seqs=1", "--seed=3"], "--seed: 3: needs --sample"),
         (["--grid=engine.max_num_seqs=1", "--set=engine.max_num_seqs=2"], "--grid has this key too"),
         (["--grid=engine.max_num_seqs=1", "--slo=ttft:p99"], "--slo"),
@@ -316,6 +319,20 @@ def test_a_foreign_journal_is_left_alone(scenario, tmp_path):
         with pytest.raises(InputError, match="journal"):
             sweeping.run(Sweep(scenario, GRID), tmp_path / "t.parquet", 1)
         assert (tmp_path / "t.parquet.journal").read_text() == text
+
+
+def test_what_is_wrong_with_every_combination_is_no_row(scenario, tmp_path):
+    (tmp_path / "empty.csv").write_text("arrival,prompt,output\n")
+    load = 'file = "empty.csv"\nformat = "csv"\ntime_unit = "ns"\n'
+    load += 'columns = { arrival = "arrival", prompt = "prompt", output = "output" }\n'
+    Path(scenario).write_text(SCENARIO.split("[workload")[0] + "[workload]\n" + load)
+    with pytest.raises(InputError, match=r"empty\.csv: line 2: has a header line and no rows"):
+        sweeping.run(Sweep(scenario, {"engine.max_num_seqs": [2, 4]}), tmp_path / "t.parquet", 1)
+    assert not list(tmp_path.glob("t.parquet*"))
+    one_good = {"workload.file": ["empty.csv", "good.csv"]}  # of which the other one runs: a result
+    (tmp_path / "good.csv").write_text("arrival,prompt,output\n0,5,5\n")
+    bad, good = sweeping.run(Sweep(scenario, one_good), tmp_path / "t.parquet", 1)
+    assert "no rows" in bad["error"] and good["results.completed"] == 1
 
 
 @pytest.mark.parametrize(

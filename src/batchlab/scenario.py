@@ -328,7 +328,8 @@ def _override(document: dict[str, Any], key: str, value: Any) -> str:
             empty: Any = [] if place(path) in NAMED and sections else {}
             table = table.setdefault(section, empty) if isinstance(table, dict) else None
     if not isinstance(table, dict) or not path:
-        raise InputError(f"--set {key}", None, None, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
+        expected = "is no SECTION.KEY; must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2"
+        raise InputError(f"--set {key}", None, None, expected)
     table[last] = value
     return place([*path, last])
 

@@ -185,7 +185,10 @@ def parse_values(given: list[tuple[str, str, str]], option: str = "--set") -> di
     """The values of each key, from texts parted at their first `=`. Raises InputError, which names the option."""
     values: dict[str, list[Any]] = {}
     for key, equals, text in given:
-        parsed = [parse_setting(f"{key}{equals}{part}", option) for part in split_values(text)]
+        parts = split_values(text)
+        if len(parts) > 1 and not all(part.strip() for part in parts):
+            raise InputError(option, None, f"{key}{equals}{text}", "a value between its commas is empty")
+        parsed = [parse_setting(f"{key}{equals}{part}", option) for part in parts]
         name = parsed[0][0]
         if name in values:
             raise InputError(f"{option} {name}", None, None, "given twice: name all its values at once, with commas")

@@ -16,7 +16,17 @@ from batchlab.metrics.objectives import Objectives, parse_targets
 from batchlab.plan import pool
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.table import check_output, described, write
-from batchlab.plan.trial import Row, Trial, common, document_of, parse_slo, refuse_bad_values, row_of, run_of
+from batchlab.plan.trial import (
+    Row,
+    Trial,
+    common,
+    document_of,
+    parse_slo,
+    refuse_bad_values,
+    refuse_shared,
+    row_of,
+    run_of,
+)
 from batchlab.scenario import cost_of
 
 MOST_RUNS = 100_000
@@ -85,7 +95,9 @@ def run(
     if sweep.goodput:
         parse_targets(sweep.goodput)
     combinations = sweep.combinations()
-    refuse_bad_values(sweep.trial({}), _values_in(combinations, sweep.grid))
+    values = _values_in(combinations, sweep.grid)
+    refuse_bad_values(sweep.trial({}), values)
+    refuse_shared(sweep.trial({}), values)
     trials = [sweep.trial(settings) for settings in combinations]
     check_output(output, sweep.scenario, sweep.workload)
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:

@@ -127,16 +127,31 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
                 raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
 
 
+def refuse_shared(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
+    """What is wrong with the scenario whatever these values are is no result of a combination. Raises InputError."""
+    first = {key: some[0] for key, some in values.items()}
+    shared = _error_of(trial.with_settings(first))
+    others = ({**first, key: value} for key, some in values.items() for value in some[1:])
+    if shared is not None and all(str(_error_of(trial.with_settings(one))) == str(shared) for one in others):
+        raise shared
+
+
 def _refusal(trial: Trial, key: str, settings: Mapping[str, Any]) -> InputError | None:
-    """What is wrong with this one of some settings, before a policy is asked whether they go together."""
-    overrides = {**trial.overrides, **settings}
+    """What is wrong with this one of some settings."""
+    found = _error_of(trial.with_settings(settings))
+    mine = found is not None and (found.file or "").startswith(f"{trial.options.get(key, '--set')} {key}")
+    return found if mine else None
+
+
+def _error_of(trial: Trial) -> InputError | None:
+    """What is wrong with a run before a policy is asked whether its settings go together."""
+    overrides = dict(trial.overrides)
     policy = overrides.pop(POLICY, None)
     try:
         _find_policy(policy, trial.options)
         load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload, check=False)
     except InputError as error:
-        found = named(error, trial.options)
-        return found if (found.file or "").startswith(f"{trial.options.get(key, '--set')} {key}") else None
+        return named(error, trial.options)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 
 from batchlab import policies
 from batchlab.compare import said
-from batchlab.errors import InputError, one_line
-from batchlab.files import unreadable
+from batchlab.errors import InputError, one_line, shorten
+from batchlab.files import ODD, unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan.recommend import nearest_by
 from batchlab.report import words
@@ -27,6 +28,10 @@ TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
 OWN = ("objectives", "axes", "slo", "varied", "flags", "command", "met", "caveats")
 """Of a table's metadata, what the page tells beside its settings."""
+SWITCHES = ("met", "pareto", "recommended")
+NUMBERS = (ATTAINMENT, "totals.preemptions")
+NUMBERS_OF = ("slo.", "attained.")
+"""Columns of a table, and how some begin, by what stands in them."""
 MOST_CHARS = 200
 """Of a setting's value."""
 MOST_DIGITS = 12
@@ -43,17 +48,23 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     except (OSError, pa.ArrowException) as error:
         raise InputError(path, None, None, f"a table of batchlab sweep expected ({one_line(str(error))})") from error
     about = {
-        key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items() if key != b"ARROW:schema"
+        key.decode(errors=ODD): value.decode(errors=ODD)
+        for key, value in (table.schema.metadata or {}).items()
+        if key != b"ARROW:schema"
     }
     names = table.column_names
     if "batchlab" not in about or "error" not in names:
         raise InputError(path, None, None, "a table of batchlab sweep expected")
+    for name in ("unit", "totals.preemptions"):
+        if name not in names:
+            raise InputError(path, f"column {name}", None, "is missing: a table of batchlab sweep expected")
     if table.num_rows > MOST_ROWS:
         raise InputError(path, None, None, f"{table.num_rows:,} runs are too many to draw: at most {MOST_ROWS:,}")
     keys = names[: names.index("error")]
     rows = table.to_pylist()
     axes = _axes(path, about)
     columns = [axis["column"] for axis in axes]
+    _refuse_odd_cells(path, rows, columns)
     good = [row for row in rows if row["error"] is None and all(row.get(name) is not None for name in columns)]
     unit = _unit(good)
     rate_key = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
@@ -79,6 +90,47 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "about": _about(stated),
         "facts": _facts(stated),
     }
+
+
+def _refuse_odd_cells(path: str | os.PathLike[str], rows: Sequence[dict[str, Any]], drawn: Sequence[str]) -> None:
+    """Raise InputError for a cell that no sweep writes, of those that are drawn or decide what is."""
+    for number, row in enumerate(rows, 1):
+        for name, value in row.items():
+            if value is None and (row["error"] is not None or name not in ("unit", *SWITCHES)):
+                continue
+            if name in SWITCHES:
+                right, expected = isinstance(value, bool), "must be true or false"
+            elif name in ("error", "unit"):
+                right, expected = isinstance(value, str), "must be a text"
+            elif name in {*drawn, *NUMBERS} or name.startswith(NUMBERS_OF) or _is_rate(name, value):
+                right, expected = _is_number(value), "must be a finite number"
+            else:
+                continue
+            if not right:
+                raise InputError(path, f"column {name}, row {number}", value, expected)
+
+
+def _is_rate(name: str, value: Any) -> bool:
+    """Whether it is a rate at which attainment is drawn; a setting of that name may be a text."""
+    return name.rpartition(".")[2] == RATE and isinstance(value, float)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def _number(value: Any) -> float:
+    """Raises ValueError for what is no finite number."""
+    if not _is_number(value):
+        raise ValueError(f"{shorten(value)}: must be a finite number")
+    return float(value)
+
+
+def _switch(value: Any) -> bool:
+    """Raises ValueError for what is neither true nor false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{shorten(value)}: must be true or false")
+    return value
 
 
 def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str]) -> dict[str, Any] | None:
@@ -202,14 +254,14 @@ def _curves(runs: Sequence[_Tried], objectives: Sequence[Objective]) -> list[dic
     single = [one for one in objectives if one.metric != ATTAINMENT]
     for one in single:
         points = [
-            [float(run.rate), float(share), one.met_by(run.values.get(one.figure))]
+            [_number(run.rate), _number(share), one.met_by(run.values.get(one.figure))]
             for run in runs
             if (share := run.attained.get(one.figure)) is not None
         ]
         found.append({"name": one.text, "points": sorted(points)})
     if len(single) != 1 or len(objectives) > 1:
         least = ", ".join(one.text for one in objectives if one.metric == ATTAINMENT)
-        points = [[float(run.rate), float(run.attainment), run.met] for run in runs if run.attainment is not None]
+        points = [[_number(run.rate), _number(run.attainment), run.met] for run in runs if run.attainment is not None]
         found.append({"name": f"{TOGETHER} ({least})" if least else TOGETHER, "points": sorted(points)})
     return [curve for curve in found if curve["points"]]
 
@@ -281,10 +333,10 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     ]
     changes = [{name: one[name] for name in ("name", "before", "after", "rate")} for one in document["changes"]]
     rates = [document["capacity"], *(one["rate"] for one in (*probes, *changes))]
-    if not all(rate is None or (isinstance(rate, int | float) and rate >= 0) for rate in rates):
+    if not all(rate is None or (_is_number(rate) and rate >= 0) for rate in rates):
         raise ValueError("a rate is no number")
     texts = [document[name] for name in ("of", "unit", "answer")]
-    if not all(isinstance(text, str) for text in (*texts, *(one["name"] for one in changes))):
+    if not all(isinstance(text, str) for text in (*texts, document["binds"] or "", *(one["name"] for one in changes))):
         raise ValueError("a name is no text")
     answer = next(one for one in samples if one["sample"] == document["answer"])
     met, cost = answer["met"], document.get("cost")
@@ -292,12 +344,13 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     told = {KNOWN.get(key, key): value for key, value in document.items() if key not in own}
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
-        "interval": document["interval"] and [float(end) for end in document["interval"]],
+        "interval": document["interval"] and [_number(end) for end in document["interval"]],
         "samples": len(samples),
         "probes": probes,
         "changes": changes,
-        "load": met and {name: float(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
-        "cost": cost and {name: float(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
+        "load": met
+        and {name: _number(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
+        "cost": cost and {name: _number(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
         "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
         "attained": _tried(answer, document["slo"]),
         "about": _about(told),
@@ -305,6 +358,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+LOAD = ("requests", "span", "prompt_mean", "output_mean", "e2el")
 PRICES = ("per_million_output_tokens", "per_million_tokens")
 
 
@@ -323,7 +377,7 @@ def _usable(told: Mapping[str, Any]) -> dict[str, Any]:
 def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
     """The curves of the sample that the answer is of, over all rates that were tried."""
     runs = [
-        _Tried(float(run["rate"]), bool(run["met"]), run["attained"], run["values"], run["attainment"])
+        _Tried(_number(run["rate"]), _switch(run["met"]), run["attained"], run["values"], run["attainment"])
         for run in answer.get("tried") or ()
     ]
     return _curves(runs, parse(slo).objectives)
