@@ -176,7 +176,10 @@ CSV_TROUBLES = [
     ("", "is empty; a CSV file with a header line is needed"),
     ("at,in,out\n", "line 2: has a header line and no rows"),
     ("at,in,out", "line 2: has a header line and no rows"),
-    ("at,inn,out\n1,2,3\n", "line 1: has no column 'in' (did you mean 'inn'?); it has: at, inn, out"),
+    (
+        "at,inn,out\n1,2,3\n",
+        "line 1: has no column 'in' (did you mean 'inn'?); it has: at, inn, out; asked for as 'prompt'",
+    ),
     ("at;in;out\n1;2;3\n", "line 1: has no column 'at'; cells must be separated by commas"),
     ("at,in,in,out\n1,2,2,3\n", "line 1: 'in': stands twice among the column names"),
     ("at,in,out\n1,2,3\n1,2\n", "line 3: '1,2': 2 cells, but the header line names 3 columns"),

@@ -516,6 +516,40 @@ def test_bad_steps_are_told_and_nothing_is_written(tmp_path: Path, name: str, te
     assert not (tmp_path / "cost.toml").exists()
 
 
+STEP = "prefill_tokens,prefill_context,decodes,decode_context,time_us\n"
+SINGLE = [f"0,0,{n},100.5,{9000 + 50 * n}" for n in range(1, 31)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "tied"),
+    [
+        (
+            ["10,0,8,256.25,9000"] * 30,
+            ["per_iteration", "prefill_token", "decode_token", "context_token", "prefill_pair"],
+        ),
+        (SINGLE, ["decode_token", "context_token"]),  # of one context length
+        ([f"0,0,{n},{90 + n * n % 7},{9000 + 50 * n}" for n in range(1, 31)], []),
+        ([f"{n},0,0,0,{9000 + 50 * n}" for n in range(1, 31)], ["prefill_token", "context_token"]),  # whole prompts
+    ],
+)
+def test_coefficients_that_steps_do_not_tell_apart_are_named(tmp_path: Path, rows: list[str], tied: list[str]) -> None:
+    (tmp_path / "s.csv").write_text(STEP + "\n".join(rows) + "\n")
+    ended = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "cost.toml", "--json")
+    notes = json.loads(ended.stdout)["notes"]
+    assert [f"do not tell {', '.join(tied)} apart" in note for note in notes] == ([True] if tied else [])
+
+
+@pytest.mark.parametrize("model", ["linear", "table"])
+@pytest.mark.parametrize(
+    ("row", "told"), [("1.5,0,8,256.25,9000", "prefill_tokens: 1.5"), ("1,0,8.5,9,9", "decodes: 8.5")]
+)
+def test_a_step_has_whole_tokens_and_decodes(tmp_path: Path, model: str, row: str, told: str) -> None:
+    (tmp_path / "s.csv").write_text(STEP + "\n".join([*SINGLE, row]) + "\n")
+    refused = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "cost.toml", "--model", model)
+    assert str(refused.exception) == f"{tmp_path / 's.csv'}: line 32, {told}: must be a whole number: a row is one step"
+    assert not (tmp_path / "cost.toml").exists()
+
+
 def test_calibrate_does_not_overwrite_its_data(tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("prefill_tokens,time_us\n5,1\n")
     ended = invoke("calibrate", tmp_path / "s.csv", "-o", tmp_path / "s.csv")

@@ -12,6 +12,8 @@ NAMES = ("per_iteration", "prefill_token", "decode_token", "context_token", "pre
 query-key pairs of prefills (costs/linear.py), each summed over its steps."""
 HELD_OUT = 5
 """Every so many samples one is held out."""
+TIED = 1e-10
+"""Columns of length 1 depend on each other where some sum of them is no longer than this."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,16 @@ def fit(features: Floats, times: Floats, spread: Floats | None = None) -> Floats
                 best = np.zeros(count)
                 best[list(kept)] = solution
     return best
+
+
+def not_told_apart(features: Floats) -> list[str]:
+    """The coefficients whose sum the samples fix and not their shares: those of features that depend on each other."""
+    sizes = np.linalg.norm(features, axis=0)
+    used = sizes > 0
+    _, strengths, directions = np.linalg.svd(features[:, used] / sizes[used], full_matrices=False)
+    free = np.abs(directions[strengths < TIED * strengths[0]])
+    tied = free.max(axis=0, initial=0.0) > TIED**0.5
+    return [name for name, one in zip(np.array(NAMES)[used].tolist(), tied, strict=True) if one]
 
 
 def held_out(count: int) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from batchlab.calibrate.fit import Floats
 from batchlab.costs.measured import read
-from batchlab.costs.table import COLUMNS, TIME
+from batchlab.costs.table import COLUMNS, TIME, refuse_no_step
 from batchlab.errors import InputError
 from batchlab.trace.read import BadLine, read_trace
 
@@ -36,10 +36,7 @@ def _from_csv(path: Path) -> list[Sample]:
     steps = []
     for row in read(path, (TIME,), optional=COLUMNS):
         prefill, before, decodes, context = (row.values.get(name, 0.0) for name in COLUMNS)
-        if row[TIME] <= 0:
-            raise InputError(path, f"line {row.line}, {TIME}", row[TIME], "must be above 0")
-        if not prefill and not decodes:
-            raise InputError(path, f"line {row.line}", None, "neither prefill_tokens nor decodes: the step is empty")
+        refuse_no_step(path, row)
         pairs = prefill * before + prefill * (prefill + 1) / 2
         steps.append(
             (prefill, decodes, (prefill + before if prefill else 0) + decodes * context, pairs, row[TIME] * 1000)

@@ -134,12 +134,15 @@ def _document(
     found: "dict[str, Errors]",
     notes: list[str],
 ) -> dict[str, Any]:
-    from batchlab.calibrate.fit import NAMES
+    from batchlab.calibrate.fit import NAMES, not_told_apart
     from batchlab.costs.linear import MOST, RANGED
 
     if coefficients.max() > MOST:
         name = NAMES[int(coefficients.argmax())]
         raise InputError(source, None, f"{coefficients.max():.3g} ns", f"too long a time for {name}: is time_us in us?")
+    if tied := not_told_apart(features):
+        told = f"the steps do not tell {', '.join(tied)} apart: other values fit as well, and the error says nothing"
+        notes = [*notes, f"{told} of steps of other sizes"]
     return {
         "data": source.name,
         "fitted_to": unit,

@@ -26,6 +26,10 @@ class Layout:
     prompts: str = "whole"
     think_time: int | None = None
 
+    def asked(self, name: str) -> str:
+        """Which field a name of the file was given for, to end a sentence with; nothing where it is the same."""
+        return "" if self.names[name] == name else f"; asked for as {name!r}"
+
     @property
     def from_zero(self) -> bool:
         """Whether arrivals count from the first one: real times do, the units of an abstract clock do not."""

@@ -36,11 +36,11 @@ def read(path: Path, layout: Layout) -> Columns:
 
 def _read(path: Path, file: Any, layout: Layout) -> Columns:
     schema = file.schema_arrow
-    for column in layout.names.values():
+    for name, column in layout.names.items():
         if column not in schema.names:
-            shown = ", ".join(schema.names)
+            shown = f"{', '.join(schema.names):.160}{layout.asked(name)}"
             raise InputError(
-                path, None, None, f"has no column {column!r}{nearest(column, schema.names)}; it has: {shown:.160}"
+                path, None, None, f"has no column {column!r}{nearest(column, schema.names)}; it has: {shown}"
             )
         if schema.names.count(column) > 1:
             raise InputError(path, f"column {column!r}", None, "stands twice among the column names")

@@ -107,7 +107,9 @@ def _find_columns(path: Path, header: list[str], layout: Layout) -> dict[str, in
             if len(header) == 1 and any(mark in header[0] for mark in ";\t|"):
                 hint = "; cells must be separated by commas"
             shown = ", ".join(header)
-            raise InputError(path, "line 1", None, f"has no column {column!r}{hint}; it has: {shown:.160}")
+            raise InputError(
+                path, "line 1", None, f"has no column {column!r}{hint}; it has: {shown:.160}{layout.asked(name)}"
+            )
         places[name] = header.index(column)
     return places
 
@@ -133,7 +135,9 @@ def _json_row(path: Path, number: int, line: str, layout: Layout) -> dict[str, A
     values = {}
     for name, key in layout.names.items():
         if key not in row:
-            raise InputError(path, f"line {number}, key {key!r}", None, f"is missing{_near_key(key, row)}")
+            raise InputError(
+                path, f"line {number}, key {key!r}", None, f"is missing{_near_key(key, row)}{layout.asked(name)}"
+            )
         if type(row[key]) is str and name not in ("id", "session"):
             raise InputError(path, f"line {number}, key {key!r}", row[key], "must be a number, not a text")
         values[name] = row[key]

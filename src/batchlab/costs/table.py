@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from batchlab.core.work import Work
 from batchlab.costs.base import whole
 from batchlab.costs.grid import Grid, Point
-from batchlab.costs.measured import read, refuse_outliers
+from batchlab.costs.measured import Row, read, refuse_outliers
 from batchlab.errors import InputError, SettingError
 
 COLUMNS = ("prefill_tokens", "prefill_context", "decodes", "decode_context")
@@ -86,10 +86,7 @@ def read_steps(path: Path, tolerance: float) -> dict[Point, float]:
     for row in read(path, (TIME,), optional=COLUMNS):
         values = [row.values.get(name, 0.0) for name in COLUMNS]
         point = (values[0], values[1], values[2], values[3])
-        if not point[0] and not point[2]:
-            raise InputError(path, f"line {row.line}", None, "neither prefill_tokens nor decodes: the step is empty")
-        if row[TIME] <= 0:
-            raise InputError(path, f"line {row.line}, {TIME}", row[TIME], "must be above 0")
+        refuse_no_step(path, row)
         if point in found:
             raise InputError(path, f"line {row.line}", None, f"this step was measured on line {lines[point]} too")
         found[point], lines[point] = row[TIME], row.line
@@ -97,3 +94,15 @@ def read_steps(path: Path, tolerance: float) -> dict[Point, float]:
         raise InputError(path, None, None, "one step is no table: at least 2 are needed")
     refuse_outliers(path, COLUMNS, found, lines, tolerance, f"tolerance = {tolerance}")
     return found
+
+
+def refuse_no_step(path: Path, row: Row) -> None:
+    """Raise InputError for a row that is no single step: contexts are means, tokens and decodes are counted."""
+    for name in ("prefill_tokens", "decodes"):
+        if not row.values.get(name, 0.0).is_integer():
+            expected = "must be a whole number: a row is one step"
+            raise InputError(path, f"line {row.line}, {name}", row[name], expected)
+    if not row.values.get("prefill_tokens") and not row.values.get("decodes"):
+        raise InputError(path, f"line {row.line}", None, "neither prefill_tokens nor decodes: the step is empty")
+    if row[TIME] <= 0:
+        raise InputError(path, f"line {row.line}, {TIME}", row[TIME], "must be above 0")
