@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,15 +11,15 @@ from typing import Any
 
 from batchlab import policies
 from batchlab.compare import said
-from batchlab.errors import InputError, one_line, shorten
+from batchlab.errors import InputError, one_line
 from batchlab.files import ODD, unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan.recommend import nearest_by
 from batchlab.report import words
+from batchlab.report.cells import RATE, is_number, number_of, refuse_odd_cells, switch_of
 from batchlab.trace.read import NotStrictJson, parse_json
 from batchlab.units import counted
 
-RATE = "request_rate"
 LATENCIES = ("ttft.p99", "itl.p99")
 GAIN = "output_token_rate"
 MOST_ROWS = 20_000
@@ -28,10 +27,6 @@ TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
 OWN = ("objectives", "axes", "slo", "varied", "flags", "command", "met", "caveats")
 """Of a table's metadata, what the page tells beside its settings."""
-SWITCHES = ("met", "pareto", "recommended")
-NUMBERS = (ATTAINMENT, "totals.preemptions")
-NUMBERS_OF = ("slo.", "attained.")
-"""Columns of a table, and how some begin, by what stands in them."""
 MOST_CHARS = 200
 """Of a setting's value."""
 MOST_DIGITS = 12
@@ -64,7 +59,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     rows = table.to_pylist()
     axes = _axes(path, about)
     columns = [axis["column"] for axis in axes]
-    _refuse_odd_cells(path, rows, columns)
+    refuse_odd_cells(path, rows, columns)
     good = [row for row in rows if row["error"] is None and all(row.get(name) is not None for name in columns)]
     unit = _unit(good)
     rate_key = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
@@ -90,47 +85,6 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "about": _about(stated),
         "facts": _facts(stated),
     }
-
-
-def _refuse_odd_cells(path: str | os.PathLike[str], rows: Sequence[dict[str, Any]], drawn: Sequence[str]) -> None:
-    """Raise InputError for a cell that no sweep writes, of those that are drawn or decide what is."""
-    for number, row in enumerate(rows, 1):
-        for name, value in row.items():
-            if value is None and (row["error"] is not None or name not in ("unit", *SWITCHES)):
-                continue
-            if name in SWITCHES:
-                right, expected = isinstance(value, bool), "must be true or false"
-            elif name in ("error", "unit"):
-                right, expected = isinstance(value, str), "must be a text"
-            elif name in {*drawn, *NUMBERS} or name.startswith(NUMBERS_OF) or _is_rate(name, value):
-                right, expected = _is_number(value), "must be a finite number"
-            else:
-                continue
-            if not right:
-                raise InputError(path, f"column {name}, row {number}", value, expected)
-
-
-def _is_rate(name: str, value: Any) -> bool:
-    """Whether it is a rate at which attainment is drawn; a setting of that name may be a text."""
-    return name.rpartition(".")[2] == RATE and isinstance(value, float)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
-def _number(value: Any) -> float:
-    """Raises ValueError for what is no finite number."""
-    if not _is_number(value):
-        raise ValueError(f"{shorten(value)}: must be a finite number")
-    return float(value)
-
-
-def _switch(value: Any) -> bool:
-    """Raises ValueError for what is neither true nor false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{shorten(value)}: must be true or false")
-    return value
 
 
 def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str]) -> dict[str, Any] | None:
@@ -254,14 +208,16 @@ def _curves(runs: Sequence[_Tried], objectives: Sequence[Objective]) -> list[dic
     single = [one for one in objectives if one.metric != ATTAINMENT]
     for one in single:
         points = [
-            [_number(run.rate), _number(share), one.met_by(run.values.get(one.figure))]
+            [number_of(run.rate), number_of(share), one.met_by(run.values.get(one.figure))]
             for run in runs
             if (share := run.attained.get(one.figure)) is not None
         ]
         found.append({"name": one.text, "points": sorted(points)})
     if len(single) != 1 or len(objectives) > 1:
         least = ", ".join(one.text for one in objectives if one.metric == ATTAINMENT)
-        points = [[_number(run.rate), _number(run.attainment), run.met] for run in runs if run.attainment is not None]
+        points = [
+            [number_of(run.rate), number_of(run.attainment), run.met] for run in runs if run.attainment is not None
+        ]
         found.append({"name": f"{TOGETHER} ({least})" if least else TOGETHER, "points": sorted(points)})
     return [curve for curve in found if curve["points"]]
 
@@ -333,7 +289,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     ]
     changes = [{name: one[name] for name in ("name", "before", "after", "rate")} for one in document["changes"]]
     rates = [document["capacity"], *(one["rate"] for one in (*probes, *changes))]
-    if not all(rate is None or (_is_number(rate) and rate >= 0) for rate in rates):
+    if not all(rate is None or (is_number(rate) and rate >= 0) for rate in rates):
         raise ValueError("a rate is no number")
     texts = [document[name] for name in ("of", "unit", "answer")]
     if not all(isinstance(text, str) for text in (*texts, document["binds"] or "", *(one["name"] for one in changes))):
@@ -344,13 +300,13 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     told = {KNOWN.get(key, key): value for key, value in document.items() if key not in own}
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
-        "interval": document["interval"] and [_number(end) for end in document["interval"]],
+        "interval": document["interval"] and [number_of(end) for end in document["interval"]],
         "samples": len(samples),
         "probes": probes,
         "changes": changes,
         "load": met
-        and {name: _number(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
-        "cost": cost and {name: _number(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
+        and {name: number_of(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
+        "cost": cost and {name: number_of(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
         "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
         "attained": _tried(answer, document["slo"]),
         "about": _about(told),
@@ -377,7 +333,7 @@ def _usable(told: Mapping[str, Any]) -> dict[str, Any]:
 def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
     """The curves of the sample that the answer is of, over all rates that were tried."""
     runs = [
-        _Tried(_number(run["rate"]), _switch(run["met"]), run["attained"], run["values"], run["attainment"])
+        _Tried(number_of(run["rate"]), switch_of(run["met"]), run["attained"], run["values"], run["attainment"])
         for run in answer.get("tried") or ()
     ]
     return _curves(runs, parse(slo).objectives)
