@@ -66,8 +66,8 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
             with open(path, "w", encoding="utf-8", errors=ODD) as direct:
                 yield direct
             return
-        # Its name is known before it is there: an interrupt at any moment finds what to remove. It is not too long where
-        # the file's own is as long as one may be.
+        # Its name is known before it is there: an interrupt at any moment finds what to remove. It is short, also
+        # where the file's own is as long as one may be.
         temporary = target.with_name(f".{target.name:.50}.{secrets.token_hex(8)}.partial")
         try:
             with open(temporary, "x", encoding="utf-8", errors=ODD, newline="\n") as file:
