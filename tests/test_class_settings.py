@@ -1,6 +1,7 @@
 """Keys of a class in a list are set by its name, in every command."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,22 @@ def tokens(*words: str) -> int:
     done = call(*words, "--json")
     assert done.exit_code == 0, done.exception
     return int(json.loads(done.stdout)["runs"][0]["throughput"]["output_tokens"])
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (
+            "workload.generate.classes.chat",
+            "needs a key behind the name: --set workload.generate.classes.chat.KEY=VALUE",
+        ),
+        (".x", "is no SECTION.KEY"),
+        ("engine..x", "is no SECTION.KEY"),
+    ],
+)
+def test_a_key_that_names_no_setting(key: str, said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"--set {key}: {said}")):
+        override({"workload": {"generate": {"classes": [{"name": "chat"}]}}}, {key: 5})
 
 
 def test_a_class_goes_by_its_name(scenario: str) -> None:

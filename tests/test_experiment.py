@@ -171,6 +171,10 @@ def test_the_rules_of_the_reading():
     better = made(2048, itl__p99=50, ttft__p95=75)
     assert read(base, replace(better, preemptions=3), KEY) == ["preemptions 0 and 3: part of the work is done twice"]
     assert "no rule applies" in read(replace(base, met=True), replace(better, met=False), KEY)[0]
+    assert read(base, made(2048, itl__p99=200, itl__p90=40), KEY) == [
+        "no rule applies; max_num_batched_tokens = 1024 has ITL P99 50 % shorter; "
+        "max_num_batched_tokens = 2048 has ITL P90 60 % shorter"
+    ]
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
 
 

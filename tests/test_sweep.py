@@ -50,6 +50,35 @@ def killed_after(count):
     return done
 
 
+def test_a_value_that_goes_with_some_of_the_others_is_no_slip(tmp_path):
+    """70B needs two GPUs: in whatever order the numbers of them stand, one of these runs fails and the others run."""
+    text = """
+    [engine]
+    policy = "vllm"
+    max_num_seqs = 4
+    max_num_batched_tokens = 512
+    num_gpu_blocks = 200
+    [cost]
+    model = "roofline"
+    gpu = "h100-sxm"
+    llm = "llama-3.1-8b"
+    [workload]
+    requests = [{ id = "a", arrival = 0, prompt = 10, output = 2 }]
+    """
+    (tmp_path / "s.toml").write_text(text)
+    grids = ["--grid=cost.llm=llama-3.1-70b,llama-3.1-8b", "--grid=cost.tensor_parallel=1,2", "--jobs=1"]
+    for number, options in enumerate((grids, [grids[0], "--grid=cost.tensor_parallel=2,1", grids[2]])):
+        out = tmp_path / f"{number}.parquet"
+        result = CliRunner().invoke(cli, ["sweep", str(tmp_path / "s.toml"), *options, "-o", str(out), "--json"])
+        assert result.exit_code == 1
+        rows = json.loads(result.stdout)["rows"]
+        failed = [row for row in rows if row.get("error")]
+        assert [(row["cost.llm"], row["cost.tensor_parallel"]) for row in failed] == [("llama-3.1-70b", 1)]
+        assert len(rows) == 4
+    result = CliRunner().invoke(cli, ["sweep", str(tmp_path / "s.toml"), grids[0], "-o", str(tmp_path / "o.parquet")])
+    assert isinstance(result.exception, InputError) and not (tmp_path / "o.parquet").exists()
+
+
 def test_every_combination_once_in_order(scenario, tmp_path):
     rows = sweeping.run(Sweep(scenario, GRID, slo=SLO), tmp_path / "t.parquet", 1)
     assert [tuple(row[key] for key in GRID) for row in rows] == list(itertools.product(*GRID.values()))

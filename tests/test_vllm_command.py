@@ -1,6 +1,7 @@
 """A pasted `vllm serve` command as settings."""
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from click.testing import CliRunner, Result
 from batchlab.catalog import llm_names
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
-from batchlab.vllm_command import known_as, parse
+from batchlab.shell_line import tokens
+from batchlab.vllm_command import known_as, parse, server_in
 from batchlab.vllm_flags import command_for, rewritten
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -281,6 +283,45 @@ def test_a_command_ends_where_the_shell_ends_it(text: str) -> None:
     assert (found.settings["max_num_seqs"], found.cost["llm"]) == (64, "M")
     again = parse(rewritten(text, {"max_num_seqs": "--max-num-seqs 65"}))
     assert (again.settings["max_num_seqs"], again.cost) == (65, found.cost)
+
+
+SHELL_LINES = (
+    "vllm serve M --max-num-\\\nseqs 4 'a \\\n b' \"c \\\n d\" a\\\\\n",
+    'vllm serve M "\\$HOME \\` \\x \\\\ \\"" \\$HOME a\\ b \\\'',
+    "vllm serve M # c \\\necho done",
+    "vllm serve M > log x 2>&1 y >'l og' z <<<'a b' w &>> log",
+    "(cd .\nvllm serve M a#b '#' \\# x'y'\"z\")\necho done",
+    "A='b c' vllm serve M --a='{\"b\": [1, 2]}' --empty '' --e=\"\" & wait",
+    "true && { vllm serve M a; } || vllm serve N b",
+    "vllm serve M 3>log a3>log b",
+    "true |\n vllm serve M x\n echo y",
+)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("line", SHELL_LINES)
+def test_a_command_gets_the_words_that_a_shell_gives_it(line: str, tmp_path: Path) -> None:
+    """Against bash itself: as it stands, and rewritten."""
+    for text in (line, rewritten(line, {"watermark": "--watermark 0.1"})):
+        found = tokens(text, "--from-command")
+        mine = [word for at in server_in(found) if (word := found[at].text) is not None]
+        script = f"vllm() {{ printf '%s\\0' \"$@\" > argv; }}\n{text}"
+        subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, stdin=subprocess.DEVNULL, check=True, stdout=subprocess.DEVNULL
+        )
+        assert mine == (tmp_path / "argv").read_text().split("\0")[:-1]
+    assert mine[-2:] == ["--watermark", "0.1"]
+
+
+def test_the_server_is_the_word_behind_vllm() -> None:
+    found = parse("docker run --name serve vllm/vllm-openai vllm serve Qwen/Qwen3-8B\u00a0--max-num-seqs 4")
+    assert (found.cost["llm"], found.settings["max_num_seqs"]) == ("Qwen/Qwen3-8B", 4)
+
+
+@pytest.mark.parametrize("flag", ["--max-num-seqs ", "--max-model-len 1.", "-tp ", "--block-size="])
+def test_a_number_of_thousands_of_digits_is_none(flag: str) -> None:
+    with pytest.raises(InputError, match="must be a whole number"):
+        parse(f"vllm serve M {flag}{'9' * 5000}")
 
 
 @pytest.mark.parametrize("text", ["vllm serve 'M", 'vllm serve "M', "vllm serve M `x"])

@@ -327,8 +327,11 @@ def _override(document: dict[str, Any], key: str, value: Any) -> str:
             path.append(section)
             empty: Any = [] if place(path) in NAMED and sections else {}
             table = table.setdefault(section, empty) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not path:
+    if not isinstance(table, dict) or not all(map(str, path)) or not path:
+        named = NAMED.get(place(path))
         expected = "is no SECTION.KEY; must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2"
+        if named is not None:
+            expected = f"needs a key behind the {named[0]}: --set {key}.KEY=VALUE"
         raise InputError(f"--set {key}", None, None, expected)
     table[last] = value
     return place([*path, last])

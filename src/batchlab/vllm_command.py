@@ -37,6 +37,7 @@ COST = {
     "pipeline-parallel-size": "pipeline_parallel",
 }
 """Flags that say what a step costs, and the keys of [cost] that do here."""
+COST_FLAGS = {own: flag for flag, own in COST.items()}
 PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size")
 SHORT = {
     "-tp": "--tensor-parallel-size",
@@ -94,7 +95,10 @@ class Command:
     def costs(self) -> dict[str, Any]:
         """What it says of model and GPUs as [cost] would; left out is what [cost] has no word for."""
         llm, stored = known_as(self.cost.get("llm", ""))
-        said = {key: int(value) if value.isdecimal() else DTYPES.get(value.lower()) for key, value in self.cost.items()}
+        said: dict[str, Any] = {
+            key: int(value) if COST_FLAGS[key] in PARALLEL else DTYPES.get(value.lower())
+            for key, value in self.cost.items()
+        }
         said["llm"] = llm
         said["weight_dtype"] = said.get("weight_dtype") or stored
         return {key: value for key, value in said.items() if value is not None}
@@ -146,8 +150,11 @@ def server_in(found: Sequence[Token]) -> range:
             if "bench" in texts[:serve]:
                 expected = "is a client's: must be the server's, vllm serve MODEL ..."
                 raise InputError("--from-command", None, " ".join(filter(None, texts)), expected)
-            if serve and (texts[serve - 1] or "").endswith("vllm"):
-                return each[serve:]
+            ours = (
+                at for at in range(1, len(texts)) if texts[at] == "serve" and (texts[at - 1] or "").endswith("vllm")
+            )
+            if (at := next(ours, None)) is not None:
+                return each[at:]
             best = best or each[serve:]
     if best is None:  # environment, python -m ...
         flagged = (
@@ -245,7 +252,7 @@ def _share(flag: str, value: float) -> None:
 
 
 def _whole(flag: str, value: str) -> int:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([kKmM]?)", value)
+    match = re.fullmatch(r"([0-9]{1,30}(?:\.[0-9]{1,30})?)([kKmM]?)", value)
     if match is None or (match[2] == "" and "." in match[1]):
         raise InputError(f"--from-command --{flag}", None, value, "must be a whole number, such as 2048 or 2k")
     number = Fraction(match[1]) * SIZES.get(match[2], 1)

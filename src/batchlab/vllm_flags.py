@@ -81,7 +81,7 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
     parts = [token.raw for token in line[:place]]
     left = dict(changed)
     while place < stop:
-        key, length = _read(line[place:stop])
+        key, length = _read(line[place : min(place + 2, stop)])
         if key not in changed:
             parts += [token.raw for token in line[place : place + length]]
         elif key in left:

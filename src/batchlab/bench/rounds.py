@@ -21,7 +21,7 @@ from batchlab.bench.scrape import series_figures
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.metrics.intervals import CONFIDENCE, Interval, interval, student_t
-from batchlab.plan.experiment import APART, LOADS, NO_RULE, Measured, Part, Served, judged, read, requests_of
+from batchlab.plan.experiment import APART, LOADS, NO_RULE, TIMES, Measured, Part, Served, judged, read, requests_of
 
 COLD = 5
 """Requests, one after another, that a fresh server gets before it is measured."""
@@ -41,7 +41,7 @@ COMPARED: dict[str, Figure] = {
     "queue time mean": ("queue_time", "mean"),
     "output tokens/s": ("output_token_rate", None),
 }
-"""The figures that a reading looks at."""
+"""The figures that a reading names where the rounds leave them open."""
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:
     """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart."""
     first, second = _mean(one), _mean(other)
-    for of in COMPARED.values():
+    for of in {*COMPARED.values(), *TIMES.values()}:
         if not resolved(change(one, other, of)):
             second = _with(second, of, figure(first, of))
     return first, second

@@ -15,9 +15,7 @@ from batchlab.files import read_toml
 from batchlab.policies import limits_of
 from batchlab.scenario import cost_of, override
 from batchlab.settings import LimitSettings, parameters
-from batchlab.vllm_command import COST, MEMORY, UTILIZATION, Command, batch_defaults, parse
-
-FLAGS = {own: flag for flag, own in COST.items()}
+from batchlab.vllm_command import COST, COST_FLAGS, MEMORY, UTILIZATION, Command, batch_defaults, parse
 
 
 def overrides_of(
@@ -163,7 +161,8 @@ def _completed(
 def _note_contradictions(left: Mapping[str, str], has: Mapping[str, Any]) -> None:
     """What the command says and [cost] does not follow, with what it has instead."""
     spelled = {
-        key: f"model {shorten(value)}" if key == "llm" else f"--{FLAGS[key]} {value}" for key, value in left.items()
+        key: f"model {shorten(value)}" if key == "llm" else f"--{COST_FLAGS[key]} {value}"
+        for key, value in left.items()
     }
     parts = [f"{spelled[key]}, [cost] {key} = {has[key]}" for key in left if key in has]
     strange = [spelled[key] for key in left if key not in has]

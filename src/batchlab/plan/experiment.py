@@ -230,7 +230,21 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
         said.append("both wait while KV memory is nearly full: look at KV blocks and input lengths before this setting")
     if one.preemptions or other.preemptions:
         said.append(f"preemptions {one.preemptions:,} and {other.preemptions:,}: part of the work is done twice")
-    return said or [NO_RULE]
+    return said or [_differences(one, other, name)]
+
+
+def _differences(one: Measured, other: Measured, name: str) -> str:
+    """What is left to say where no rule applies: which times are shorter at which value."""
+    parts = []
+    for low, high in ((one, other), (other, one)):
+        shorter = [
+            f"{figure.replace(', p', ' P')} {100 * (1 - 1 / _ratio(low, high, *of)):.0f} %"
+            for figure, of in TIMES.items()
+            if _longer(high, low, *of) and _ratio(low, high, *of) > 1
+        ]
+        if shorter:
+            parts.append(f"{name} = {low.value} has {', '.join(shorter)} shorter")
+    return f"no rule applies; {'; '.join(parts)}" if parts else NO_RULE
 
 
 def _cause(low: Measured, high: Measured, key: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -117,14 +117,32 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
 
     A value that is only wrong beside others, such as a token budget below the seats, is none.
     """
-    first = {key: some[0] for key, some in values.items()}
     for key, some in values.items():
         for value in some:
-            alone = _refusal(trial, key, {key: value})
-            if alone is not None and _refusal(trial, key, {**first, key: value}) is not None:
-                raise alone
+            if _refusal(trial, key, {key: value}) is not None:
+                found = _everywhere(_refusal(trial, key, settings) for settings in _beside(values, key, value))
+                if found is not None:
+                    raise found
             if value != value:  # NaN, which only the policy's own check would refuse
                 raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
+
+
+def _beside(values: Mapping[str, Sequence[Any]], key: str, value: Any) -> Iterator[dict[str, Any]]:
+    """A value beside the first of the other keys, then beside each other one of theirs."""
+    first = {other: some[0] for other, some in values.items()} | {key: value}
+    yield first
+    for other, some in values.items():
+        yield from ({**first, other: one} for one in some[1:] if other != key)
+
+
+def _everywhere(refusals: Iterable[InputError | None]) -> InputError | None:
+    """The first, if none is missing."""
+    found = None
+    for one in refusals:
+        if one is None:
+            return None
+        found = found or one
+    return found
 
 
 def refuse_shared(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
