@@ -225,7 +225,7 @@ def test_split_values(text: str, parts: list[str]) -> None:
     ("arguments", "said"),
     [
         (["--set", f"{CHUNK}=3,x"], f"--set {CHUNK}: 'x': must be an integer"),
-        (["--set", f"{CHUNK}=3,"], "--set: 'engine.prefill_chunk=': must be"),
+        (["--set", f"{CHUNK}=3,"], "--set: 'engine.prefill_chunk=3,': a value between its commas is empty"),
         (["--set", "engine.prefil_chunk=3,6"], "unknown key (did you mean 'prefill_chunk'?)"),
         (["--set", f"{CHUNK}=3", "--chunk-size", "6"], f"--set {CHUNK}: given twice"),
         (["--set", f"{CHUNK}=3,6,3"], f"--set {CHUNK}: 3: given twice"),
@@ -376,3 +376,13 @@ def test_blocks_are_shown_as_they_were_set(call: Call) -> None:
     example = ROOT / "examples" / "priority-inversion.toml"
     code, printed, _ = call(example, "--policy", "vllm,vllm-v0", "--set", "engine.num_gpu_blocks=41", "--json")
     assert code == 0 and json.loads(printed)["common"]["engine.num_gpu_blocks"] == 41
+
+
+def test_latencies_of_others_are_called_so(call: Call) -> None:
+    """V0 refuses prompts that are longer than its token budget."""
+    command = (ROOT / "examples" / "generated.toml", "--set", "engine.max_num_batched_tokens=512", "--json")
+    _, printed, err = call(*command, "--policy", "vllm,vllm-v0")
+    counts = [str(each["summary"]["results"]["completed"]) for each in json.loads(printed)["variants"]]
+    assert len(set(counts)) == 2
+    assert f"{' and '.join(counts)} requests were completed: latencies are not of the same ones" in err
+    assert "not of the same ones" not in call(*command, "--policy", "vllm")[2]

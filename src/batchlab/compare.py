@@ -193,6 +193,14 @@ def warnings(variants: Sequence[Variant]) -> list[str]:
     ]
 
 
+def unlike(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line where not as many requests were completed in each: who is refused has no latency to be compared."""
+    counts = [str(each.document["results"].get("completed", 0)) for each in outcomes if each.document is not None]
+    if len(set(counts)) < 2:
+        return []
+    return [f"{listed(counts)} requests were completed: latencies are not of the same ones"]
+
+
 def said(key: str, value: Any) -> str:
     """A setting as a person writes it."""
     if value is None:

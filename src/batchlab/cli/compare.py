@@ -44,7 +44,9 @@ def compare(
     remarks = dict.fromkeys(line for variant in plan.variants for line in variant.run.remarks())
     for line in (*plan.notes, *comparing.warnings(plan.variants), *remarks):
         note(line)
-    if not all(variant.run.inline for variant in plan.variants):
+    if not all(variant.run.inline for variant in plan.variants):  # of a few requests each has a row
+        for line in comparing.unlike(outcomes):
+            note(line)
         from batchlab.cli.large import note_unshared
 
         note_unshared(variant.run for variant in plan.variants)
