@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from batchlab.cli.capacity import _changes, _samples
+from batchlab.cli.columns import print_folded
 from batchlab.cli.main import cli
-from batchlab.cli.tables import print_folded
 from batchlab.errors import InputError
 from batchlab.plan.binding import binding
 from batchlab.plan.capacity import find, rate_of, refuse_count

@@ -3,14 +3,22 @@
 from collections import Counter
 from functools import cache
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rich.console import Console
 
+from batchlab import Summary, load, simulate
+from batchlab.cli.columns import SHORT, SPARE, print_fitted, print_folded
 from batchlab.cli.main import cli
-from batchlab.cli.tables import console, print_folded
+from batchlab.cli.tables import console, print_schedule
+from batchlab.cli.timeline import Timeline
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 published = import_module("batchlab.cli.published")
 
 SCENARIO = """
@@ -88,3 +96,64 @@ def test_a_long_name_is_broken_between_its_parts(capsys, monkeypatch):
     printed = capsys.readouterr().out
     assert [line.split()[0] for line in printed.splitlines()[1:5] if line.strip()][:2] == ["max_num_", "batched_"]
     assert all(cells[0] in printed for cells in figures.values())
+
+
+def tables(printed):
+    """Each table as its lines: one follows another behind an empty line."""
+    return [part.splitlines() for part in printed.split("\n\n") if part.strip()]
+
+
+@pytest.mark.parametrize("name", ["vllm", "priority-preemption", "partial-prefill-thrash"])
+def test_no_column_of_the_iterations_is_cut(name, monkeypatch, capsys):
+    """At every width the last figure of an iteration is its last column's, and each of its words is there."""
+    monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", 300)
+    run = load(EXAMPLES / f"{name}.toml").runs[0]
+    timeline = Timeline()
+    simulate(run, [Summary(), timeline])
+
+    def shown(width):
+        monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", width)
+        print_schedule(console(), timeline, [], run.cost.unit)
+        return capsys.readouterr().out
+
+    heading, *rows = shown(300).splitlines()
+    lasts = [row.split()[-1] for row in rows]
+    told = [slice(heading.index("scheduled")), slice(heading.index("first token"), heading.index("preempted"))]
+    spared = Counter(word for row in rows for part in told for word in row[part].split())
+    words = Counter(word for row in rows for word in row.split())
+    for width in range(30, 130):
+        printed = shown(width)
+        assert max(map(len, printed.splitlines())) <= width
+        *_, last = tables(printed)
+        begun = [line for line in last if line.split()[0].isdigit()]
+        assert [line.split()[-1] for line in begun] == lasts, width
+        assert not words - Counter(printed.split()) - spared, width
+
+
+CELLS = st.one_of(st.just(""), st.text("abc _-", max_size=40), st.integers(0, 10**9).map("{:,}".format))
+
+
+@given(st.data(), st.integers(40, 130))
+def test_fitted_columns_keep_every_cell(data, width):
+    """Whatever is in them: each numeric cell whole, each other one in its characters, no line too long."""
+    heads = data.draw(st.lists(st.sampled_from([*SHORT, "queue", "a longer heading"]), min_size=1, unique=True))
+    heads = [
+        name for name in heads if name not in SPARE and SHORT.get(name, name) not in ("first", "preempt", "tokens")
+    ]
+    assume(heads)
+    count = data.draw(st.integers(1, 4))
+    numeric = data.draw(st.lists(st.sampled_from(heads), unique=True))
+    numbers = st.integers(0, 10**9).map("{:,}".format)
+    columns = {
+        name: data.draw(st.lists(numbers if name in numeric else CELLS, min_size=count, max_size=count))
+        for name in heads
+    }
+    out = Console(file=StringIO(), width=width)
+    print_fitted(out, columns, numeric)
+    printed = out.file.getvalue()
+    assert all(len(line.rstrip()) <= width for line in printed.splitlines())
+    wanted = Counter(cell for name in numeric for cell in columns[name])
+    assert not wanted - Counter(printed.split())
+    signs = Counter("".join("".join(cells) for cells in columns.values())) - Counter(" ")
+    signs.pop(" ", None)
+    assert not signs - Counter(printed)

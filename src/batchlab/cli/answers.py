@@ -7,7 +7,8 @@ import click
 from rich.console import Console
 from rich.markup import escape
 
-from batchlab.cli.tables import console, percent, print_folded, say, table_of
+from batchlab.cli.columns import print_folded, table_of
+from batchlab.cli.tables import console, percent, say
 from batchlab.errors import one_line
 from batchlab.units import counted
 

@@ -6,8 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from batchlab.cli.answers import print_answers
+from batchlab.cli.columns import print_folded, table_of
 from batchlab.cli.large import FROM_SEND, NAMES, amount, print_latencies
-from batchlab.cli.tables import console, print_folded, say, table_of
+from batchlab.cli.tables import console, say
 from batchlab.errors import one_line
 from batchlab.units import NS_IN_MS, counted
 

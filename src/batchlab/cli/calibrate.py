@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from batchlab.cli.columns import plain_table, print_folded, table_of
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import status
-from batchlab.cli.tables import console, plain_table, print_folded, say, table_of
+from batchlab.cli.tables import console, say
 from batchlab.cli.validate import engine_settings
 from batchlab.errors import InputError
 from batchlab.files import whole_file

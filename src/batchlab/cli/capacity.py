@@ -11,12 +11,13 @@ import click
 from rich.console import Console
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import conditions, milliseconds, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, scenario_options
-from batchlab.cli.tables import console, percent, print_folded, say
+from batchlab.cli.tables import console, percent, say
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import capacity as finding

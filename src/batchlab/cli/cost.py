@@ -10,9 +10,10 @@ from rich.console import Console
 
 from batchlab import catalog as catalog_room
 from batchlab import policies
+from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.from_command import overrides_of
-from batchlab.cli.tables import console, milliseconds, print_folded, say
+from batchlab.cli.tables import console, milliseconds, say
 from batchlab.costs.base import CostModel
 from batchlab.costs.roofline import TERMS, Roofline
 from batchlab.costs.sheet import sizes, typical_steps

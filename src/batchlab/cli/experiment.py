@@ -6,13 +6,14 @@ import click
 from rich.markup import escape
 
 from batchlab.cli.bench import Number
+from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import say_step_times
-from batchlab.cli.tables import console, print_folded, say
+from batchlab.cli.tables import console, say
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import experiment as comparing

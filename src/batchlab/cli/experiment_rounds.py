@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from batchlab.bench.rounds import Arm, Figure, change, left_open, over, reading, resolved
+from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
-from batchlab.cli.tables import console, print_folded, say
+from batchlab.cli.tables import console, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
 from batchlab.plan.experiment import LOADS, Measured

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
+from batchlab.cli.columns import print_folded, table_of
 from batchlab.cli.names import shown_id
 from batchlab.cli.prose import print_with_prose, print_words
-from batchlab.cli.tables import MOST_ROWS, console, print_folded, say, table_of
+from batchlab.cli.tables import MOST_ROWS, console, say
 from batchlab.errors import one_line
 from batchlab.explain.explainer import merge_facts
 from batchlab.explain.explanation import Explanation, Group, by_reason

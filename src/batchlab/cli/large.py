@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from batchlab.cli.columns import print_folded
 from batchlab.cli.notes import note
 from batchlab.cli.sparks import print_over_time, print_spread
-from batchlab.cli.tables import console, print_folded, say, settings_line, totals_lines
+from batchlab.cli.tables import console, say, settings_line, totals_lines
 from batchlab.clients.columns import Columns
 from batchlab.clients.describe import shared_tokens, starts
 from batchlab.clients.request import Request

@@ -4,7 +4,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from batchlab.cli.tables import milliseconds, plain_table, print_folded, say, settings_line, table_of
+from batchlab.cli.columns import plain_table, print_folded, table_of
+from batchlab.cli.tables import milliseconds, say, settings_line
 from batchlab.errors import one_line
 from batchlab.learn import Page
 from batchlab.learn.predict import Verdict

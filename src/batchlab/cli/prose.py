@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from batchlab.cli.tables import filled, table_width
+from batchlab.cli.columns import filled, squeezed, table_width
 
 LEAST_PROSE = 24
 """Cells that prose needs beside a table's other columns."""
@@ -20,17 +20,8 @@ def print_words(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[s
 
     Where the words have no room side by side: each row's first cell, and below it the others with their headings.
     """
-    table = filled(columns, numeric, gap)
-    least, most = [], []
-    for name, cells in columns.items():
-        texts = [_styled(cell).plain for cell in cells]
-        words = [*name.split(), *(texts if name in numeric else (word for text in texts for word in text.split()))]
-        least.append(max(map(cell_len, words), default=0))
-        most.append(max(map(cell_len, (name, *texts))))
-    room = out.width - gap * len(columns)
-    if sum(least) <= room:
-        for column, width in zip(table.columns, _widths(least, most, room), strict=True):
-            column.width, column.no_wrap = width, False
+    table = squeezed(out, columns, numeric, gap, longest=out.width)
+    if table is not None:
         out.print(table)
         return
     names = [name and f"{name}: " for name in columns]
@@ -46,21 +37,12 @@ def _styled(cell: Any) -> Text:
     return cell if isinstance(cell, Text) else Text.from_markup(cell)
 
 
-def _widths(least: Sequence[int], most: Sequence[int], room: int) -> list[int]:
-    """A width for each column: all as wide as they would be, or the widest of them as narrow as they must be."""
-    for level in range(max(most), 0, -1):
-        found = [max(low, min(high, level)) for low, high in zip(least, most, strict=True)]
-        if sum(found) <= room:
-            return found
-    return list(least)
-
-
 def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> None:
     """Print columns of cells whose last one is prose: each on lines of its own below its row, where it has no room."""
     *names, prose = columns
     short = {name: columns[name] for name in names}
-    if out.width - table_width(out, short, numeric) >= LEAST_PROSE:
-        out.print(filled(columns, numeric, gap=2))
+    if out.width - table_width(short) >= LEAST_PROSE:
+        out.print(filled(columns, numeric))
         return
     widths = {name: max(map(cell_len, map(str, (name, *cells)))) for name, cells in short.items()}
     rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]

@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from batchlab.cli.columns import plain_table
 from batchlab.cli.documents import print_json
 from batchlab.cli.progress import status
 from batchlab.cli.prose import print_words
-from batchlab.cli.tables import console, plain_table, say
+from batchlab.cli.tables import console, say
 from batchlab.published.record import Record
 from batchlab.published.records import RECORDS, find
 from batchlab.published.reproductions import reproduce as simulated

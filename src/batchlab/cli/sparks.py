@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from batchlab.cli.tables import plain_table
+from batchlab.cli.columns import plain_table
 from batchlab.core.tally import NEVER, RESULTS
 from batchlab.export.spread import LATENCIES, Floats, is_wide, weighted
 from batchlab.export.strip import Strip

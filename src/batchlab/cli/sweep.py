@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.columns import print_folded, table_width
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import step_times
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
-from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say, table_width
+from batchlab.cli.tables import MOST_ROWS, console, percent, say
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
 from batchlab.plan import sweep as sweeping
@@ -140,7 +141,7 @@ def _print_columns(out: Console, columns: dict[str, list[str]], keys: int) -> No
     numeric = tuple(name for name in columns if name != "met")
     rows = len(next(iter(columns.values()), []))
     repeated = keys
-    if table_width(out, columns, numeric) > out.width:
+    if table_width(columns) > out.width:
         columns = {"run": [str(number + 1) for number in range(rows)], **columns}
         numeric, repeated = ("run", *numeric), 1
     print_folded(out, columns, numeric, repeated)

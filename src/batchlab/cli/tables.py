@@ -3,14 +3,14 @@
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from batchlab import policies
+from batchlab.cli.columns import print_fitted
 from batchlab.cli.names import shown_id
 from batchlab.cli.timeline import Timeline, print_timeline
 from batchlab.errors import one_line
@@ -34,35 +34,6 @@ ENDINGS = {
 }
 """What a run's termination means."""
 PIPE_WIDTH = 160
-UNBOUNDED = 100_000
-SHORT = {
-    "iteration": "iter",
-    "first token": "first",
-    "preempted": "preempt",
-    "rejected": "reject",
-    "dropped": "drop",
-    "completed": "done",
-    "priority": "prio",
-    "first output": "first",
-    "preemptions": "preempt",
-    "start (ms)": "start",
-    "end (ms)": "end ms",
-    "arrival (ms)": "arrival",
-    "TTFT (ms)": "TTFT",
-    "E2E (ms)": "E2E ms",
-    "max ITL (ms)": "max ITL",
-    "communication": "comm",
-    "overhead": "over",
-    "max_num_batched_tokens": "budget",
-    "max_num_seqs": "seats",
-    "request_rate": "rate",
-    "output tokens": "tokens",
-}
-"""Headings for narrow terminals."""
-BREAKS = " _-/.:,"
-"""Signs that a name is broken behind."""
-SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
-"""Columns that a narrow terminal goes without, in this order: others tell nearly the same."""
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 
@@ -85,7 +56,7 @@ def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "
         print_schedule(out, timeline, [r.request.id for r in result.results[:MOST_ROWS]], unit)
         _say_rest(out, end.iterations, "iterations")
     if result.results:
-        out.print(_requests(out, result, unit))
+        _print_requests(out, result, unit)
         _say_rest(out, len(result.results), "requests")
     for line in totals_lines(result):
         say(out, line)
@@ -95,7 +66,7 @@ def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "
 def print_schedule(out: Console, timeline: Timeline, ids: Sequence[str], unit: str, counted: bool = False) -> None:
     """The timeline's iterations, then the same by request. counted: of queue and active only how many they are."""
     steps = timeline.steps
-    out.print(_schedule(out, steps, unit, counted))
+    _print_iterations(out, steps, unit, counted)
     if steps and ids:
         out.print()
         print_timeline(out, timeline, ids, range(steps[0].line.iteration, steps[-1].line.iteration + 1))
@@ -137,104 +108,7 @@ def _settings_line(
     return one_line(f"policy {engine} ({rules}): {pairs}")
 
 
-def plain_table(*columns: str, numeric: tuple[str, ...] = (), gap: int = 2) -> Table:
-    """A table without lines; `numeric` columns stand right and are never broken, nor is a heading inside a word."""
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
-    for column in columns:
-        number = column in numeric
-        longest = max(map(len, column.split()), default=1)
-        justify: Literal["left", "right"] = "right" if number else "left"
-        table.add_column(column, justify=justify, overflow="fold", min_width=longest, no_wrap=number)
-    return table
-
-
-def table_of(headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
-    """Rows of cells as columns by their headings."""
-    return {heading: [row[place] for row in rows] for place, heading in enumerate(headings)}
-
-
-def fitted(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...]) -> Table:
-    """Columns of cells as a table.
-
-    Where the terminal is too narrow: short headings, no columns that are empty, and if need be none of SPARE.
-    """
-    wide = out.options.update(max_width=UNBOUNDED)
-    table = filled(columns, numeric, gap=2)
-    if out.measure(table, options=wide).maximum <= out.width:
-        return table
-    kept = {name: cells for name, cells in columns.items() if any(str(cell) for cell in cells)}
-    for spare in (None, *SPARE):
-        kept.pop(spare or "", None)
-        short = {SHORT.get(name, name): cells for name, cells in kept.items()}
-        table = filled(short, tuple(SHORT.get(name, name) for name in numeric), gap=1)
-        if out.measure(table, options=wide).minimum <= out.width:
-            break
-    return table
-
-
-def table_width(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int = 2) -> int:
-    """How wide columns of cells are as a table, if nothing is broken."""
-    return out.measure(filled(columns, numeric, gap), options=out.options.update(max_width=UNBOUNDED)).maximum
-
-
-def print_folded(out: Console, columns: Mapping[str, list[Any]], numeric: tuple[str, ...], repeated: int = 1) -> None:
-    """Print columns of cells as a table: one too wide for the terminal as several, below one another.
-
-    Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. Where
-    these would take more than a third of the width, names in them are broken into several lines.
-    """
-    short = {SHORT.get(name, name): cells for name, cells in columns.items()}
-    short_numeric = tuple(SHORT.get(name, name) for name in numeric)
-    if len(short) == len(columns) and table_width(out, columns, numeric) > out.width:
-        if table_width(out, short, short_numeric, gap=1) <= out.width:
-            out.print(filled(short, short_numeric, gap=1))
-            return
-
-    def fits(names: Sequence[str]) -> bool:
-        return table_width(out, {name: columns[name] for name in names}, numeric) <= out.width
-
-    names = list(columns)
-    first, rest = names[:repeated], names[repeated:]
-    if table_width(out, columns, numeric) > out.width:
-        most = max(out.width // 3, 12)
-        heads = {_broken(n, most): [_broken(cell, most) for cell in columns[n]] for n in first}
-        columns, first = {**heads, **{n: columns[n] for n in rest}}, list(heads)
-    parts = [[*first]]
-    for name in rest:
-        if len(parts[-1]) > repeated and not fits([*parts[-1], name]):
-            parts.append([*first])
-        parts[-1].append(name)
-    for number, part in enumerate(parts):
-        if number:
-            out.print()
-        out.print(filled({name: columns[name] for name in part}, tuple(n for n in numeric if fits([n])), gap=2))
-
-
-def _broken(cell: Any, width: int) -> Any:
-    """A cell's text in lines of at most so many characters; they end behind a space, _ or the like where one is."""
-    if not isinstance(cell, str) or len(cell) <= width:
-        return cell
-    return "\n".join(line for part in cell.split("\n") for line in _lines(part, width))
-
-
-def _lines(text: str, width: int) -> list[str]:
-    lines = []
-    while len(text) > width:
-        place = max(text.rfind(sign, 0, width) for sign in BREAKS) + 1 or width
-        lines.append(text[:place].rstrip())
-        text = text[place:].lstrip()
-    return [*lines, text]
-
-
-def filled(columns: Mapping[str, list[Any]], numeric: tuple[str, ...], gap: int) -> Table:
-    """Columns of cells as a table, see plain_table."""
-    table = plain_table(*columns, numeric=numeric, gap=gap)
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
-
-
-def _schedule(out: Console, steps: list[Step], unit: str, counted: bool) -> Table:
+def _print_iterations(out: Console, steps: list[Step], unit: str, counted: bool) -> None:
     """A row an iteration: what it planned, when that ran, and whose tokens it brought.
 
     Columns that only some runs need are there only if they hold something.
@@ -265,7 +139,7 @@ def _schedule(out: Console, steps: list[Step], unit: str, counted: bool) -> Tabl
         columns["free KV"] = lambda step: "" if step.line.kv is None else f"{step.line.kv['free_after']:,}"
     cells = {name: [cell(step) for step in steps] for name, cell in columns.items()}
     counts = ("queue", "active") if counted else ()
-    return fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV", *counts))
+    print_fitted(out, cells, ("iteration", "start", "end", "start (ms)", "end (ms)", "unused", "free KV", *counts))
 
 
 def _scheduled(it: Iteration) -> Text:
@@ -289,7 +163,7 @@ def _ids(ids: list[str] | int, numbers: bool = False) -> Text:
     return Text(counted(ids, "request") if isinstance(ids, int) else " ".join(map(shown_id, ids)))
 
 
-def _requests(out: Console, result: Summary, unit: str) -> Table:
+def _print_requests(out: Console, result: Summary, unit: str) -> None:
     """A row a request; times in ms where the clock counts ns, every token's time where it counts cost units."""
     shown, mark = (milliseconds, " (ms)") if unit == "ns" else (_number, "")
     results = result.results[:MOST_ROWS]
@@ -312,7 +186,7 @@ def _requests(out: Console, result: Summary, unit: str) -> Table:
     }
     if unit == "cost unit" and any(r.output_times for r in results):
         columns["output times"] = [" ".join(map(str, r.output_times or ())) for r in results]
-    return fitted(out, columns, tuple(name for name in columns if name not in ("request", "result", "output times")))
+    print_fitted(out, columns, tuple(name for name in columns if name not in ("request", "result", "output times")))
 
 
 def milliseconds(ns: float | None) -> str:

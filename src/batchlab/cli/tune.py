@@ -8,13 +8,14 @@ import click
 from rich.markup import escape
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import conditions, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import note_remarks
-from batchlab.cli.tables import MOST_ROWS, console, percent, print_folded, say
+from batchlab.cli.tables import MOST_ROWS, console, percent, say
 from batchlab.compare import said
 from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT

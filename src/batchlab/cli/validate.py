@@ -10,10 +10,11 @@ import click
 from rich.console import Console
 
 from batchlab import costs, policies
+from batchlab.cli.columns import print_folded, table_of
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import progress
-from batchlab.cli.tables import console, print_folded, say, settings_line, table_of
+from batchlab.cli.tables import console, say, settings_line
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
 from batchlab.settings import parse_setting

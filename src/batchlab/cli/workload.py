@@ -7,8 +7,9 @@ from typing import Any
 import click
 from rich.markup import escape
 
+from batchlab.cli.columns import print_folded, table_of
 from batchlab.cli.documents import print_json
-from batchlab.cli.tables import console, percent, print_folded, say, table_of
+from batchlab.cli.tables import console, percent, say
 from batchlab.clients.source import refuse_no_file
 from batchlab.clients.written import WorkloadTable
 from batchlab.errors import InputError, one_line
