@@ -15,6 +15,7 @@ from rich.console import Console
 from batchlab import Summary, load, simulate
 from batchlab.cli.columns import SHORT, SPARE, print_fitted, print_folded
 from batchlab.cli.main import cli
+from batchlab.cli.notes import note
 from batchlab.cli.tables import console, print_schedule
 from batchlab.cli.timeline import Timeline
 
@@ -157,3 +158,17 @@ def test_fitted_columns_keep_every_cell(data, width):
     signs = Counter("".join("".join(cells) for cells in columns.values())) - Counter(" ")
     signs.pop(" ", None)
     assert not signs - Counter(printed)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_terminal_gets_remarks_wrapped_between_words(monkeypatch, terminal):
+    err = StringIO()
+    err.isatty = lambda: terminal
+    monkeypatch.setattr("sys.stderr", err)
+    monkeypatch.setenv("COLUMNS", "30")
+    note("num_gpu_blocks = 7,423 from 42.95 GiB of gpu-memory-utilization")
+    lines = err.getvalue().splitlines()
+    assert len(lines) == (3 if terminal else 1) and " ".join(lines) == (
+        "batchlab: num_gpu_blocks = 7,423 from 42.95 GiB of gpu-memory-utilization"
+    )
+    assert max(map(len, lines)) <= (30 if terminal else 100)

@@ -79,6 +79,27 @@ def test_a_value_that_goes_with_some_of_the_others_is_no_slip(tmp_path):
     assert isinstance(result.exception, InputError) and not (tmp_path / "o.parquet").exists()
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_what_is_wrong_with_the_others_excuses_no_slip(scenario, tmp_path, swapped):
+    """Orca cannot run here whatever the seats are; that it fails for its own reason makes none of 0 seats."""
+    grid = [("engine.policy", ["vllm", "orca"]), ("engine.max_num_seqs", [8, 0])]
+    output = tmp_path / "t.parquet"
+    with pytest.raises(InputError, match=r"^--grid engine\.max_num_seqs: 0: must be at least 1"):
+        sweeping.run(Sweep(scenario, dict(reversed(grid) if swapped else grid)), output, 1)
+    assert not output.exists()
+    rows = sweeping.run(Sweep(scenario, dict([grid[0], ("engine.max_num_seqs", [8, 4])])), output, 1)
+    assert [row["engine.policy"] for row in rows if row["error"]] == ["orca", "orca"]
+
+
+@pytest.mark.parametrize("bad", range(4))
+def test_only_a_run_without_any_error_excuses_a_value(scenario, tmp_path, bad):
+    """Two keys with a bad value each, wherever they stand: one of them is named."""
+    seats, budgets = ([0, 8] if bad & 1 else [8, 0]), ([64, -1] if bad & 2 else [-1, 64])
+    grid = {"engine.max_num_seqs": seats, "engine.max_num_batched_tokens": budgets}
+    with pytest.raises(InputError, match="must be at least"):
+        sweeping.run(Sweep(scenario, grid), tmp_path / "t.parquet", 1)
+
+
 def test_every_combination_once_in_order(scenario, tmp_path):
     rows = sweeping.run(Sweep(scenario, GRID, slo=SLO), tmp_path / "t.parquet", 1)
     assert [tuple(row[key] for key in GRID) for row in rows] == list(itertools.product(*GRID.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -107,7 +107,7 @@ def named(error: InputError, options: Mapping[str, str]) -> InputError:
     """An error about a setting, with the option that gave it: `--grid KEY` where a scenario says `--set KEY`."""
     option, _, place = (error.file or "").partition(" ")
     for key, given_by in options.items():
-        if option == "--set" and (place == key or place.startswith((f"{key}.", f"{key}["))):
+        if option == "--set" and _is_within(place, key):
             return InputError(f"{given_by} {place}", error.place, error.value, error.expected)
     return error
 
@@ -119,46 +119,52 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
     """
     for key, some in values.items():
         for value in some:
-            if _refusal(trial, key, {key: value}) is not None:
-                found = _everywhere(_refusal(trial, key, settings) for settings in _beside(values, key, value))
-                if found is not None:
-                    raise found
+            if _is_about(_error_of(trial.with_settings({key: value})), trial, key):
+                _refuse_everywhere(trial, values, key, value)
             if value != value:  # NaN, which only the policy's own check would refuse
                 raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
 
 
-def _beside(values: Mapping[str, Sequence[Any]], key: str, value: Any) -> Iterator[dict[str, Any]]:
-    """A value beside the first of the other keys, then beside each other one of theirs."""
-    first = {other: some[0] for other, some in values.items()} | {key: value}
-    yield first
-    for other, some in values.items():
-        yield from ({**first, other: one} for one in some[1:] if other != key)
+def _refuse_everywhere(trial: Trial, values: Mapping[str, Sequence[Any]], key: str, value: Any) -> None:
+    """Raise InputError unless there is a run with this value that nothing is wrong with; those in which something else
+    is say nothing of it."""
+    refusal = None
+    for error in _errors_beside(trial, values, {key: value}):
+        if error is None:
+            return
+        if refusal is None and _is_about(error, trial, key):
+            refusal = error
+    if refusal is not None:
+        raise refusal
 
 
-def _everywhere(refusals: Iterable[InputError | None]) -> InputError | None:
-    """The first, if none is missing."""
-    found = None
-    for one in refusals:
-        if one is None:
-            return None
-        found = found or one
-    return found
+def _errors_beside(
+    trial: Trial, values: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any]
+) -> Iterator[InputError | None]:
+    """What is wrong with some settings beside the first of the other values, then beside each other one of these."""
+    first = {key: some[0] for key, some in values.items()} | dict(fixed)
+    yield _error_of(trial.with_settings(first))
+    for key, some in values.items():
+        if key not in fixed:
+            yield from (_error_of(trial.with_settings({**first, key: value})) for value in some[1:])
 
 
 def refuse_shared(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
     """What is wrong with the scenario whatever these values are is no result of a combination. Raises InputError."""
-    first = {key: some[0] for key, some in values.items()}
-    shared = _error_of(trial.with_settings(first))
-    others = ({**first, key: value} for key, some in values.items() for value in some[1:])
-    if shared is not None and all(str(_error_of(trial.with_settings(one))) == str(shared) for one in others):
+    errors = _errors_beside(trial, values, {})
+    shared = next(errors)
+    if shared is not None and all(str(error) == str(shared) for error in errors):
         raise shared
 
 
-def _refusal(trial: Trial, key: str, settings: Mapping[str, Any]) -> InputError | None:
-    """What is wrong with this one of some settings."""
-    found = _error_of(trial.with_settings(settings))
-    mine = found is not None and (found.file or "").startswith(f"{trial.options.get(key, '--set')} {key}")
-    return found if mine else None
+def _is_about(error: InputError | None, trial: Trial, key: str) -> bool:
+    """Whether it is this key's value that is wrong."""
+    option, _, place = ("" if error is None else error.file or "").partition(" ")
+    return option == trial.options.get(key, "--set") and _is_within(place, key)
+
+
+def _is_within(place: str, key: str) -> bool:
+    return place == key or place.startswith((f"{key}.", f"{key}["))
 
 
 def _error_of(trial: Trial) -> InputError | None:
