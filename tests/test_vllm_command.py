@@ -295,7 +295,29 @@ SHELL_LINES = (
     "true && { vllm serve M a; } || vllm serve N b",
     "vllm serve M 3>log a3>log b",
     "true |\n vllm serve M x\n echo y",
+    "vllm serve /m/my\\ dir\\  --x a\\\n# b\\ #c",
+    "vllm serve M > \\\n log x 2>\\\nlog &\\\n& true |\\\n| vllm serve N",
+    r"vllm serve M $'a\'b \n\t\x41\101\u00e9\xc3\xa9\e\cA\z\?\"' $'a\0b'c $'' x$'#'",
+    "vllm serve M $'a\\\nb' 'a\\\nb' $\"a\\\nb \\$x \\'\" x$\"\"",
+    """vllm serve M $(echo "a)b") "x $(echo "c d" ')') y" $(echo 'e(f' # g )\n) `echo "h)"` $(echo $( (echo i) ) ) z""",
+    """vllm serve M ${HERE:-a b} "${HERE:-"}"}" ${HERE:-'}'}x ${HERE:-$(echo "}")} "${NONE:-a b}" $((16#f + (1)))""",
+    "echo start vllm serve now\nvllm serve M x; printf 'vllm serve'",
+    'sudo() { "$@"; }; echo --x | vllm serve --served-model-name echo; wait',
 )
+EXPANDED = {
+    '$(echo "a)b")': "a)b",
+    """$(echo "c d" ')')""": "c d )",
+    "$(echo 'e(f' \n)": "e(f",
+    '`echo "h)"`': "h)",
+    "$(echo $( (echo i) ) )": "i",
+    "${HERE:-a b}": "here",
+    '${HERE:-"}"}': "here",
+    "${HERE:-'}'}": "here",
+    '${HERE:-$(echo "}")}': "here",
+    "${NONE:-a b}": "a b",
+    "$((16#f + (1)))": "16",
+}
+"""What bash puts in where a word says so."""
 
 
 @pytest.mark.once
@@ -305,7 +327,9 @@ def test_a_command_gets_the_words_that_a_shell_gives_it(line: str, tmp_path: Pat
     for text in (line, rewritten(line, {"watermark": "--watermark 0.1"})):
         found = tokens(text, "--from-command")
         mine = [word for at in server_in(found) if (word := found[at].text) is not None]
-        script = f"vllm() {{ printf '%s\\0' \"$@\" > argv; }}\n{text}"
+        for source, value in EXPANDED.items():
+            mine = [word.replace(source, value) for word in mine]
+        script = f"HERE=here; vllm() {{ printf '%s\\0' \"$@\" > argv; }}\n{text}"
         subprocess.run(
             ["bash", "-c", script], cwd=tmp_path, stdin=subprocess.DEVNULL, check=True, stdout=subprocess.DEVNULL
         )
@@ -324,7 +348,9 @@ def test_a_number_of_thousands_of_digits_is_none(flag: str) -> None:
         parse(f"vllm serve M {flag}{'9' * 5000}")
 
 
-@pytest.mark.parametrize("text", ["vllm serve 'M", 'vllm serve "M', "vllm serve M `x"])
+@pytest.mark.parametrize(
+    "text", ["vllm serve 'M", 'vllm serve "M', "vllm serve M `x", "vllm serve M ${x", "vllm serve M $'x\\'"]
+)
 def test_what_no_shell_would_end_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="cannot be read as a command line: no end of"):
         parse(text)
@@ -342,6 +368,19 @@ def test_what_no_shell_would_end_is_refused(text: str) -> None:
 def test_what_says_the_cost_is_checked_as_the_rest_is(flag: str, expected: str) -> None:
     with pytest.raises(InputError, match=re.escape(expected)):
         parse(f"vllm serve M {flag}")
+
+
+def test_what_is_no_command_line_is_refused_in_one_line() -> None:
+    for text, reason in (("vllm serve M >", "no file behind >"), (f"vllm serve {'$(' * 9999}", "nested too deeply")):
+        with pytest.raises(InputError, match=f"cannot be read as a command line: {reason}"):
+            parse(text)
+
+
+@pytest.mark.parametrize("said", ["echo vllm serve now", "A=1 printf --done", "sudo echo --x vllm serve N"])
+def test_a_command_that_only_says_something_is_not_the_servers(said: str) -> None:
+    for server in ("nohup vllm serve M", "python -m vllm.entrypoints.openai.api_server --model M"):
+        assert parse(f"{said}\n{server} --max-num-seqs 4").cost == {"llm": "M"}
+    assert parse("echo vllm serve M").cost == {"llm": "M"}
 
 
 def test_a_clients_command_is_refused() -> None:

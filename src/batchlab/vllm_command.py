@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from typing import Any
 
 from batchlab.catalog import llm_names
@@ -142,8 +143,24 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
 
 def server_in(found: Sequence[Token]) -> range:
     """Where in a line the server's command stands, from `serve` on, or from its first flag. Raises InputError."""
+    every = commands(found)
+    doing = [each for each in every if not _prints([found[place].text or "" for place in each])]
+    best = _server_among(doing, found) or _server_among(every, found)
+    if best is None:
+        expected = "must be a command such as: vllm serve MODEL --max-num-seqs 256"
+        raise InputError("--from-command", None, " ".join(token.raw for token in found), expected)
+    return best
+
+
+def _prints(words: Sequence[str]) -> bool:
+    """Whether a command only says something, and be it how vLLM is called."""
+    return any(word in ("echo", "printf") for word in takewhile(lambda word: "vllm" not in word, words))
+
+
+def _server_among(candidates: Sequence[range], found: Sequence[Token]) -> range | None:
+    """Where in some of a line's commands the server's stands, if in any. Raises InputError."""
     best: range | None = None
-    for each in commands(found):
+    for each in candidates:
         texts = [found[place].text for place in each]
         if "serve" in texts:
             serve = texts.index("serve")
@@ -159,14 +176,11 @@ def server_in(found: Sequence[Token]) -> range:
     if best is None:  # environment, python -m ...
         flagged = (
             each[first:]
-            for each in commands(found)
+            for each in candidates
             for first, place in enumerate(each)
             if (found[place].text or "").startswith("--")
         )
         best = next(flagged, None)
-    if best is None:
-        expected = "must be a command such as: vllm serve MODEL --max-num-seqs 256"
-        raise InputError("--from-command", None, " ".join(token.raw for token in found), expected)
     return best
 
 
