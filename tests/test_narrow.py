@@ -172,3 +172,13 @@ def test_a_terminal_gets_remarks_wrapped_between_words(monkeypatch, terminal):
         "batchlab: num_gpu_blocks = 7,423 from 42.95 GiB of gpu-memory-utilization"
     )
     assert max(map(len, lines)) <= (30 if terminal else 100)
+
+
+def test_no_figure_of_a_request_is_cut(words):
+    words(300, "run", str(EXAMPLES / "vllm.toml"), "--trace", "t.jsonl")
+    wide = Counter(
+        {word: n for word, n in words(300, "explain", "t.jsonl", "C").items() if any(map(str.isdigit, word))}
+    )
+    assert wide["146.550"] == 1
+    for width in range(40, 80):
+        assert not wide - words(width, "explain", "t.jsonl", "C"), width

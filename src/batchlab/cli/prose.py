@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -44,12 +43,13 @@ def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tu
     if out.width - table_width(short) >= LEAST_PROSE:
         out.print(filled(columns, numeric))
         return
-    widths = {name: max(map(cell_len, map(str, (name, *cells)))) for name, cells in short.items()}
+    gap = 2 if table_width(short) <= out.width else 1
+    fitting = squeezed(out, short, numeric, gap, longest=out.width) or filled(short, numeric)
     rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]
     for row, below in zip(rows, ("", *columns[prose]), strict=True):
-        line = Table.grid(padding=(0, 2, 0, 0))
-        for name, width in widths.items():
-            line.add_column(justify="right" if name in numeric else "left", width=width)
+        line = Table.grid(padding=(0, gap, 0, 0))
+        for column in fitting.columns:
+            line.add_column(justify=column.justify, overflow="fold", width=column.width)
         line.add_row(*row)
         out.print(line)
         if below:
