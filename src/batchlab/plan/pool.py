@@ -49,7 +49,7 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
             yield futures.pop(future), future.result()
     except BaseException as error:
         here.close()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(cancel_futures=True)  # they end at once; at exit, the executor would race with its own thread
         if isinstance(error, BrokenProcessPool):
             message = (
                 f"one of {count} processes was killed, perhaps because memory ran out: try again with fewer --jobs"
