@@ -11,6 +11,7 @@ from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.plan.experiment import Measured, Part, measure, read
 from batchlab.plan.trial import Trial
+from batchlab.scenario import load
 
 SCENARIO = """
 [engine]
@@ -176,6 +177,41 @@ def test_the_rules_of_the_reading():
         "max_num_batched_tokens = 2048 has ITL P90 60 % shorter"
     ]
     assert "it does not meet" in read(made(1, met=False), made(2, itl__p99=120, ttft_long__p50=80), KEY)[0]
+
+
+def test_a_figure_that_falls_to_nothing_is_shorter_by_all_of_it():
+    waits, none = made(1024), made(2048, queue_time__p99=0)
+    for pair in ((waits, none), (none, waits)):
+        assert read(*pair, KEY) == ["no rule applies; max_num_batched_tokens = 2048 has queue time P99 100 % shorter"]
+    at_once = made(2048, ttft__p95=0, itl__p99=0)
+    assert read(waits, at_once, KEY) == [
+        "max_num_batched_tokens = 2048 is better in all of it: ITL P99 100 % and TTFT P95 100 % shorter"
+    ]
+    assert read(none, replace(none, value=1024), KEY) == [
+        "no rule applies: no trade beyond 5 % between ITL, TTFT and throughput"
+    ]
+    assert read(made(64, itl__p90=125, ttft_long__p50=200, itl__p99=80), made(512), KEY)[1].startswith(
+        "ITL P90 goes the other way, 20 % shorter at max_num_batched_tokens = 512: with 64 a prompt is spread"
+    )
+
+
+def test_each_run_is_loaded_once(tmp_path, monkeypatch):
+    """More KV blocks than the GPU has room for: both values' notes are told, from the runs that were measured."""
+    checked = []
+
+    def loading(*arguments, check=True):
+        checked.append(check)
+        return load(*arguments, check=check)
+
+    monkeypatch.setattr("batchlab.plan.trial.load", loading)
+    example = str(Path(__file__).parents[1] / "examples" / "capacity-conversation.toml")
+    small = ["--set=workload.generate.num_prompts=40", "--set=engine.num_gpu_blocks=90000", "--short=200"]
+    command = ["experiment", example, "--vary=engine.block_size=16,32", *small, "--jobs=1"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    notes = [line for line in result.stderr.splitlines() if "num_gpu_blocks = 90,000, but only" in line]
+    assert ["of 16 tokens fit" in notes[0], "of 32 tokens fit" in notes[1], len(notes)] == [True, True, 2]
+    assert checked.count(True) == 6  # three loads at two values
 
 
 def test_chunks_are_the_cause_only_of_settings_that_change_them():

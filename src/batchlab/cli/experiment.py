@@ -19,7 +19,7 @@ from batchlab.errors import InputError, one_line
 from batchlab.plan import experiment as comparing
 from batchlab.plan.experiment import TIMES, Measured
 from batchlab.plan.pool import cores, each
-from batchlab.plan.trial import Trial, run_of
+from batchlab.plan.trial import Trial
 
 
 @click.command()
@@ -83,9 +83,9 @@ def experiment(
         for number, measured in each(_measure, list(enumerate(todo)), jobs or cores()):
             found[number[0]] = measured
             done(len(found), len(todo))
-    for line in dict.fromkeys(line for part in todo[:2] for line in run_of(part.trial).notes):  # one load's
-        note(line)
     rows = [found[number] for number in range(len(todo))]
+    for line in dict.fromkeys(line for row in rows for line in row.notes):
+        note(line)
     key = next(iter(varied))
     if words is not None:
         from batchlab.bench.rounds import run_rounds

@@ -11,19 +11,15 @@ from batchlab.cli.documents import print_json
 from batchlab.cli.tables import console, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
+from batchlab.plan import experiment
 from batchlab.plan.experiment import LOADS, Measured
 from batchlab.units import NS_IN_MS, counted
 
 TIMES: dict[str, Figure] = {
     "TTFT, mean": ("ttft", "mean"),
-    "TTFT of short, p50": ("ttft short", "p50"),
-    "TTFT of short, p99": ("ttft short", "p99"),
-    "TTFT of long, p50": ("ttft long", "p50"),
-    "TTFT of long, p99": ("ttft long", "p99"),
-    "ITL, p50": ("itl", "p50"),
-    "ITL, p90": ("itl", "p90"),
-    "ITL, p99": ("itl", "p99"),
+    **{name: of for name, of in experiment.TIMES.items() if of[0] != "queue_time" and of != experiment.TTFT_P95},
 }
+"""Those of the simulation's table, but the mean TTFT for its P95, and no queue time, which no client sees."""
 OTHERS: dict[str, Figure] = {
     "requests/s": ("request_rate", None),
     "output tokens/s": ("output_token_rate", None),

@@ -49,6 +49,7 @@ TIMES = {
     "queue time, p99": ("queue_time", "p99"),
 }
 """The times that are told of a run, each with its metric and statistic. What the reading says rests on them alone."""
+TTFT_P95, ITL_P99 = TIMES["TTFT, p95"], TIMES["ITL, p99"]
 Figures = dict[str, Any]
 
 
@@ -74,7 +75,7 @@ class Measured:
     kv_use: the largest share of the KV blocks that was taken at the end of an iteration, None where they are not
     modelled. cached: the share of the prompt tokens that the prefix cache had, None where it is not known. met: whether
     the objectives are, None without any. waiting: how many requests waited in the mean, which is their rate times the
-    mean queue time (Little's law). kv_use, cached and preemptions are of the whole run.
+    mean queue time (Little's law). kv_use, cached and preemptions are of the whole run. notes: those of the run.
     """
 
     load: str
@@ -89,6 +90,7 @@ class Measured:
     preemptions: int
     met: bool | None
     waiting: float | None = None
+    notes: tuple[str, ...] = ()
 
 
 class _KvUse:
@@ -133,7 +135,7 @@ def measure(part: Part) -> Measured:
         cached=summary.tally.cached_tokens / int(requests.prompt.sum()),
         preemptions=summary.tally.preemptions,
     )
-    return judged(part, run.cost.unit, summary, served)
+    return replace(judged(part, run.cost.unit, summary, served), notes=run.notes)
 
 
 @dataclass(frozen=True)
@@ -198,29 +200,26 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
     name = key.rpartition(".")[2]
     said = []
     for low, high in ((one, other), (other, one)):
-        itl, long_ttft = _ratio(low, high, "itl", "p99"), _ratio(low, high, "ttft long", "p50")
-        if itl > 1 + APART and long_ttft < 1 - APART:
+        if _longer(high, low, *ITL_P99) and _longer(low, high, "ttft long", "p50"):
             target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
             trade = "the shorter ITL P99 and the longer TTFT of long prompts"
             said.append(f"{name} = {low.value} has {trade}{_cause(low, high, key)}{target}")
-            more = _ratio(high, low, "itl", "p90")
-            if more > 1 + APART and key in CHUNKING:
+            if key in CHUNKING and _longer(low, high, "itl", "p90"):
+                share = _shorter(high, low, "itl", "p90")
                 said.append(
-                    f"ITL P90 goes the other way, {100 * (more - 1):.0f} % longer at {name} = {low.value}: a prompt is "
-                    "spread over more iterations, so more gaps hold a chunk, though each a shorter one"
+                    f"ITL P90 goes the other way, {share} shorter at {name} = {high.value}: with {low.value} a prompt "
+                    "is spread over more iterations, so more gaps hold a chunk, though each a shorter one"
                 )
         if high.output_token_rate > low.output_token_rate * (1 + APART):
-            if _ratio(low, high, "ttft", "p95") > 1 + APART:
+            if _longer(high, low, *TTFT_P95):
                 cause = ": waiting in larger batches" if key in CHUNKING or key == SEATS else ""
                 said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95{cause}")
             else:
                 less = 1 - low.output_token_rate / high.output_token_rate
                 said.append(f"{name} = {low.value} has {100 * less:.0f} % less throughput")
         if _better(low, high):
-            itl, ttft = (100 * (1 - _ratio(high, low, *of)) for of in (("itl", "p99"), ("ttft", "p95")))
-            said.append(
-                f"{name} = {low.value} is better in all of it: ITL P99 {itl:.0f} % and TTFT P95 {ttft:.0f} % shorter"
-            )
+            itl, ttft = (_shorter(low, high, *of) for of in (ITL_P99, TTFT_P95))
+            said.append(f"{name} = {low.value} is better in all of it: ITL P99 {itl} and TTFT P95 {ttft} shorter")
         if high.cached is not None and low.cached is not None and high.cached > low.cached + APART:
             said.append(
                 f"with {name} = {high.value} more of the prompts was found cached ({100 * high.cached:.0f} % "
@@ -238,9 +237,9 @@ def _differences(one: Measured, other: Measured, name: str) -> str:
     parts = []
     for low, high in ((one, other), (other, one)):
         shorter = [
-            f"{figure.replace(', p', ' P')} {100 * (1 - 1 / _ratio(low, high, *of)):.0f} %"
+            f"{figure.replace(', p', ' P')} {_shorter(low, high, *of)}"
             for figure, of in TIMES.items()
-            if _longer(high, low, *of) and _ratio(low, high, *of) > 1
+            if _longer(high, low, *of)
         ]
         if shorter:
             parts.append(f"{name} = {low.value} has {', '.join(shorter)} shorter")
@@ -261,7 +260,7 @@ def _cause(low: Measured, high: Measured, key: str) -> str:
 def _better(one: Measured, other: Measured) -> bool:
     """Whether one has the shorter ITL P99 and TTFT P95, and nothing that is told in which the other is better."""
     return (
-        all(_longer(other, one, *of) for of in (("itl", "p99"), ("ttft", "p95")))
+        all(_longer(other, one, *of) for of in (ITL_P99, TTFT_P95))
         and not any(_longer(one, other, *of) for of in TIMES.values())
         and one.output_token_rate * (1 + APART) >= other.output_token_rate
         and one.preemptions <= other.preemptions
@@ -275,10 +274,9 @@ def _longer(one: Measured, other: Measured, metric: str, statistic: str) -> bool
     return first is not None and second is not None and first > second * (1 + APART)
 
 
-def _ratio(low: Measured, high: Measured, metric: str, statistic: str) -> float:
-    """The second's figure over the first's; 1 where one is missing."""
-    before, after = low.latency[metric].get(statistic), high.latency[metric].get(statistic)
-    return after / before if before and after else 1.0
+def _shorter(low: Measured, high: Measured, metric: str, statistic: str) -> str:
+    """The share by which the first's figure is shorter, of two of which the second's is the longer one."""
+    return f"{100 * (1 - low.latency[metric][statistic] / high.latency[metric][statistic]):.0f} %"
 
 
 def _waits(each: Measured) -> bool:
