@@ -4,12 +4,35 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from batchlab.errors import InputError, shorten
 from batchlab.metrics.objectives import ATTAINMENT
 
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value has to be: `right` tells it of a value, `expected` says it."""
+
+    right: Callable[[Any], bool]
+    expected: str
+
+    def of(self, value: Any) -> Any:
+        """The value. Raises ValueError for one that is not right."""
+        if not self.right(value):
+            raise ValueError(f"{shorten(value)}: {self.expected}")
+        return value
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+NUMBER = Kind(is_number, "must be a finite number")
+SWITCH = Kind(lambda value: isinstance(value, bool), "must be true or false")
+TEXT = Kind(lambda value: isinstance(value, str), "must be a text")
 RATE = "request_rate"
 SWITCHES = ("met", "pareto", "recommended")
 NUMBERS = (ATTAINMENT, "totals.preemptions")
@@ -24,15 +47,15 @@ def refuse_odd_cells(path: str | os.PathLike[str], rows: Sequence[dict[str, Any]
             if value is None and (row["error"] is not None or name not in ("unit", *SWITCHES)):
                 continue
             if name in SWITCHES:
-                right, expected = isinstance(value, bool), "must be true or false"
+                kind = SWITCH
             elif name in ("error", "unit"):
-                right, expected = isinstance(value, str), "must be a text"
+                kind = TEXT
             elif name in {*drawn, *NUMBERS} or name.startswith(NUMBERS_OF) or _is_rate(name, value):
-                right, expected = is_number(value), "must be a finite number"
+                kind = NUMBER
             else:
                 continue
-            if not right:
-                raise InputError(path, f"column {name}, row {number}", value, expected)
+            if not kind.right(value):
+                raise InputError(path, f"column {name}, row {number}", value, kind.expected)
 
 
 def _is_rate(name: str, value: Any) -> bool:
@@ -40,19 +63,11 @@ def _is_rate(name: str, value: Any) -> bool:
     return name.rpartition(".")[2] == RATE and isinstance(value, float)
 
 
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
-
-
 def number_of(value: Any) -> float:
     """Raises ValueError for what is no finite number."""
-    if not is_number(value):
-        raise ValueError(f"{shorten(value)}: must be a finite number")
-    return float(value)
+    return float(NUMBER.of(value))
 
 
 def switch_of(value: Any) -> bool:
     """Raises ValueError for what is neither true nor false."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{shorten(value)}: must be true or false")
-    return value
+    return bool(SWITCH.of(value))
