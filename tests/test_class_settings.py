@@ -66,6 +66,15 @@ def tokens(*words: str) -> int:
         ),
         (".x", "is no SECTION.KEY"),
         ("engine..x", "is no SECTION.KEY"),
+        ("x", "is no SECTION.KEY; must be SECTION.KEY=VALUE"),
+        *(
+            (key, "is no SECTION.KEY, a name beside a dot is missing; must be SECTION.KEY=VALUE")
+            for key in (
+                *(".", ".x", "engine..x", "engine.", "workload.", "workload.generate.classes."),
+                *("workload.generate.classes..weight", "workload.generate.classes.chat."),
+                *("workload.generate.classes.chat..min", "workload.requests."),
+            )
+        ),
     ],
 )
 def test_a_key_that_names_no_setting(key: str, said: str) -> None:

@@ -327,6 +327,7 @@ def test_a_bad_combination_is_a_row_and_exit_1(scenario, tmp_path):
         (["--grid=engine.max_num_seqs=1,1"], "--grid engine.max_num_seqs: 1: given twice"),
         (["--grid=engine.max_num_seqs"], "--grid: 'engine.max_num_seqs': must be"),
         (["--grid=engine.max_num_seqs=2,"], "--grid: 'engine.max_num_seqs=2,': a value between its commas is empty"),
+        (["--grid=engine.=1,2"], "--grid engine.: is no SECTION.KEY, a name beside a dot is missing; must be"),
         (["--grid=zz=1,2"], "--grid zz: is no SECTION.KEY; must be"),
         (["--grid=engine.max_num_seqs=1,2", "--set=engine.max_model_len=0"], "--set engine.max_model_len: 0: must be"),
         (["--grid=engine.max_num_seqs=1", "--seed=3"], "--seed: 3: needs --sample"),

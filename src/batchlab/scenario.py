@@ -327,14 +327,21 @@ def _override(document: dict[str, Any], key: str, value: Any) -> str:
             path.append(section)
             empty: Any = [] if place(path) in NAMED and sections else {}
             table = table.setdefault(section, empty) if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not all(map(str, path)) or not path:
+    if not all(map(str, (*path, last))):
+        raise _no_key(key, unnamed=True)
+    if not isinstance(table, dict) or not path:
         named = NAMED.get(place(path))
-        expected = "is no SECTION.KEY; must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2"
         if named is not None:
-            expected = f"needs a key behind the {named[0]}: --set {key}.KEY=VALUE"
-        raise InputError(f"--set {key}", None, None, expected)
+            raise InputError(f"--set {key}", None, None, f"needs a key behind the {named[0]}: --set {key}.KEY=VALUE")
+        raise _no_key(key)
     table[last] = value
     return place([*path, last])
+
+
+def _no_key(key: str, unnamed: bool = False) -> InputError:
+    why = ", a name beside a dot is missing" if unnamed else ""
+    expected = f"is no SECTION.KEY{why}; must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2"
+    return InputError(f"--set {key}", None, None, expected)
 
 
 def _position(table: Any, sections: Sequence[str], named: tuple[str, str], key: str) -> tuple[int, int]:
@@ -347,6 +354,8 @@ def _position(table: Any, sections: Sequence[str], named: tuple[str, str], key: 
     for name in told:
         if name in names:
             return names.index(name), name.count(".") + 1
+    if not sections[0]:
+        raise _no_key(key, unnamed=True)
     known = [name for name in names if isinstance(name, str)]
     meant = next((name for name in told if nearest(name, known)), told[-1])
     raise InputError(f"--set {key}", None, None, f"{message} {meant!r}{nearest(meant, known)}")
