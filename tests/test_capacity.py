@@ -294,12 +294,14 @@ def test_the_printed_price_follows_from_what_is_printed(write):
     """Poisson arrivals: the rate that was drawn is another than the one asked for, and the price is of that."""
     text = EVEN.replace('arrivals = "constant"', 'arrivals = "poisson"').replace("output = 1", "output = 20")
     command = ["capacity", write(ENGINE + text), "--slo=ttft:p99<=200ms", "--seeds=1", "--jobs=1", "--gpu-price=3"]
-    result = CliRunner().invoke(cli, command)
+    result, unpriced = (CliRunner().invoke(cli, one) for one in (command, command[:-1]))
     price, came = re.search(
         r"hour: (\S+) per million output.*at the (\S+) requests/s that came", result.stdout
     ).groups()
     capacity = re.search(r"capacity (\S+) requests/s", result.stdout)[1]
     assert came != capacity
+    for each in (result, unpriced):  # both rates are printed, with a price and without
+        assert f" at that rate ({came} requests/s that came); prompt mean 10.0" in each.stdout
     assert float(price) == pytest.approx(3 / (float(came) * 3600 * 20 / 1e6), rel=0.01)
     assert "goodput: requests within all targets, over the time to the end of the last" in result.stdout
 

@@ -157,13 +157,18 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
         span = f"{at.span / 1e9:,.0f} s" if unit == "ns" else f"{at.span:,} {unit}s"
         say(
             out,
-            f"{counted(at.requests, 'request')} a run, {span} at that rate; "
+            f"{counted(at.requests, 'request')} a run, {span} at that rate ({_came(at, per)}); "
             f"prompt mean {at.prompt_mean:,.1f}, output mean {at.output_mean:,.1f} tokens",
         )
     if found.answer.met is not None and found.answer.missed is None:
         say(out, "the search ended there without a miss: the objectives do not bind")
     if cost is not None:
         say(out, _of_tokens(cost, found.answer.met))
+
+
+def _came(probe: Probe, per: str) -> str:
+    """The rate as it was drawn, which chance makes a little different from the one asked for."""
+    return f"{probe.offered:,.3g} requests/{per} that came"
 
 
 def _of_tokens(cost: dict[str, Any], met: Probe | None) -> str:
@@ -173,7 +178,7 @@ def _of_tokens(cost: dict[str, Any], met: Probe | None) -> str:
     return (
         f"{gpus}: {cost['per_million_output_tokens']:.3g} per million output tokens, "
         f"{cost['per_million_tokens']:.3g} per million of prompt and output, "
-        f"at the {met.offered:,.3g} requests/s that came"
+        f"at the {_came(met, 's')}"
     )
 
 
