@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -79,9 +80,20 @@ def _print_blocks(out: Console, lines: Sequence[tuple[str, list[Text]]], count: 
         for label, cells in lines:
             if cells and not any(cells[n] for n in block):
                 continue  # no column of this block has a reason
-            table.add_row(Text(label, style="" if cells else "italic"), *(cells[n] for n in block if cells))
+            name = _label(out, label, label_width)
+            name.stylize("" if cells else "italic")
+            table.add_row(name, *(cells[n] for n in block if cells))
         out.print(table)
         out.print()
+
+
+def _label(out: Console, label: str, width: int) -> Text:
+    """A row's label; where it is too long its other lines are indented further than its first."""
+    if cell_len(label) <= width:
+        return Text(label)
+    indent = " " * (len(label) - len(label.lstrip()))
+    below = f"\n{indent}{' ' * GAP}"
+    return Text(indent) + Text(below).join(Text(label.lstrip()).wrap(out, width - len(below) + 1, overflow="fold"))
 
 
 def blocks(widths: Sequence[int], room: int) -> list[list[int]]:
