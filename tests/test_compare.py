@@ -330,6 +330,46 @@ def test_a_narrow_terminal_gets_blocks_with_everything(tmp_path: Path, width: in
     assert ends == ["34"] * 10
 
 
+REFUSED = """
+[engine]
+policy = "tensorrt-llm"
+max_batch_size = 2
+max_num_tokens = 4
+[cost]
+model = "unit"
+[workload]
+requests = [{ id = "A", arrival = 0, prompt = 9, output = 2 }, { id = "B", arrival = 1, prompt = 12, output = 2 }]
+"""
+
+
+def test_a_long_reason_goes_on_below_its_own_beginning(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "s.toml").write_text(REFUSED, encoding="utf-8")
+    monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", 60)
+    _, printed, _ = call(tmp_path / "s.toml", "--set", "engine.max_num_tokens=4,5")
+    lines = [line[:32].rstrip() for line in printed.splitlines()]
+    for first in (place for place, line in enumerate(lines) if line == "rejected requests"):
+        below = lines[first + 1 : lines.index("longest queue", first)]
+        assert [line for line in below if not line.startswith("   ")] == ["  prompt exceeds"] * 2
+        words = " ".join(" ".join(below).split())
+        assert words == " ".join(
+            f"prompt exceeds max_num_tokens = {budget} without enable_chunked_context" for budget in (4, 5)
+        )
+    assert max(map(len, printed.splitlines())) <= 60
+
+
+def test_a_key_goes_by_its_shortest_ending_that_no_other_has() -> None:
+    load = "workload.generate"
+    assert compare.endings([f"{load}.output.max", f"{load}.prompt.max", f"{load}.output", "engine.policy"]) == {
+        f"{load}.output.max": "output.max",
+        f"{load}.prompt.max": "prompt.max",
+        f"{load}.output": "output",
+        "engine.policy": "policy",
+    }
+    assert compare.endings(["a.b.c", "b.c", "c"]) == {"a.b.c": "a.b.c", "b.c": "b.c", "c": "c"}  # all of it is shared
+
+
 def test_blocks() -> None:
     assert blocks([10, 10, 10], 34) == [[0, 1, 2]]
     assert blocks([10, 10, 10], 33) == [[0, 1], [2]]

@@ -220,6 +220,21 @@ def test_what_misses_is_nearest_and_never_recommended(
     assert ringed[0] == "lines+markers" and ringed[1] >= 1
 
 
+def test_runs_at_one_point_are_all_named_there(driver: webdriver.Chrome, folder: Path, tmp_path: Path) -> None:
+    """More seats than requests, in ten numbers: eight are named, and how many more there are."""
+    table, page = tmp_path / "t.parquet", tmp_path / "page.html"
+    grid = ("--grid", "engine.max_num_seqs=90,91,92,93,94,95,96,97,98,99", "--set", "engine.max_num_batched_tokens=128")
+    scenario = folder / "plan.toml"
+    assert command("sweep", str(scenario), *grid, "-o", str(table), "--jobs", "1").returncode == 0
+    assert command("report", str(table), "-o", str(page)).returncode == 0
+    found = Page(driver, page)
+    texts = found.run("return document.getElementById('front-0-0').data.find((trace) => trace.name === 'runs').text")
+    assert texts == ["<br>".join([*(f"max_num_seqs = {n}" for n in range(90, 98)), "and 2 more"])] * 10
+    listed = found.run("return [...document.querySelectorAll('table.fold tbody th')].map((cell) => cell.innerText)")
+    assert listed == [f"max_num_seqs = {n}" for n in range(90, 100)]
+    assert found.complaints() == []
+
+
 def test_labels_that_would_be_alike_have_their_row(driver: webdriver.Chrome, small_report: Path) -> None:
     names = ["conversation-turn-1-of-user", "conversation-turn-2-of-user", "A", "B" * 30 + "1", "B" * 30 + "2"]
     found = Page(driver, small_report).run("return labels(arguments[0], 5, 11)", names)

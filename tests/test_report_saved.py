@@ -6,9 +6,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
+from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.report import saved
+from batchlab.scenario import load
 
 pytest_plugins = ["report_samples"]
 
@@ -197,7 +200,10 @@ def test_a_tuning_says_what_to_do_and_of_what(planned_report: Path, folder: Path
 
 def test_a_sweep_says_of_what_it_is_and_leaves_out_what_varies(planned_report: Path, folder: Path) -> None:
     found = saved.sweep(folder / "s.parquet")
-    assert found["about"] == "policy vllm · linear · 60 requests"
+    requests = load(folder / "plan.toml").runs[0].requests
+    prompts, outputs = ([getattr(one, name) for one in requests] for name in ("prompt", "output"))
+    means = f"prompt mean {sum(prompts) / 60:,.1f}, output mean {sum(outputs) / 60:,.1f} tokens"
+    assert found["about"] == f"policy vllm · linear · 60 requests · {means}"
     assert (found["facts"]["engine.max_num_seqs"], found["facts"]["load.requests"]) == ("8", "60")
     assert not {"engine.max_num_batched_tokens", "load.source"} & set(found["facts"])
     assert {curve["series"] for curve in found["attained"]} == {
@@ -212,3 +218,59 @@ def test_blocks_that_the_policy_keeps_are_told_apart(planned_report: Path, folde
     found = saved.capacity(folder / "c.json")
     assert found["facts"]["engine.num_gpu_blocks"] == "40 (39 usable)"
     assert all(len(found["facts"][name]) <= 7 for name in ("load.prompt_mean", "load.output_mean"))
+
+
+TWO_CLASSES = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 64
+num_gpu_blocks = 100
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 5_000_000
+[workload.generate]
+num_prompts = 20
+seed = 3
+arrivals = "poisson"
+request_rate = 20
+[[workload.generate.classes]]
+name = "chat"
+prompt = 10
+output = 4
+[[workload.generate.classes]]
+name = "rag"
+prompt = 10
+output = 7
+"""
+CLASSES = "workload.generate.classes"
+
+
+@pytest.fixture(scope="module")
+def of_two_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two keys that end alike, and of one that changes nothing."""
+    folder = tmp_path_factory.mktemp("two")
+    (folder / "s.toml").write_text(TWO_CLASSES, encoding="utf-8")
+    grid = [f"--grid={CLASSES}.chat.output=4,9", f"--grid={CLASSES}.rag.output=7", "--grid=engine.max_num_seqs=30,40"]
+    done = CliRunner().invoke(
+        cli, ["sweep", str(folder / "s.toml"), *grid, "-o", str(folder / "t.parquet"), "--jobs=1"]
+    )
+    assert done.exit_code == 0, done.output
+    return folder / "t.parquet"
+
+
+def test_settings_go_by_what_tells_their_keys_apart(of_two_classes: Path) -> None:
+    assert [row["settings"] for row in saved.sweep(of_two_classes)["rows"]] == [
+        f"chat.output = {output}, rag.output = 7, max_num_seqs = {seats}" for output in (4, 9) for seats in (30, 40)
+    ]
+
+
+def test_all_runs_that_are_equal_on_a_front_are_listed(of_two_classes: Path) -> None:
+    found, rows = saved.sweep(of_two_classes), pq.read_table(of_two_classes).to_pylist()
+    points = [[(row[cost], row["output_token_rate"]) for row in rows] for cost in ("ttft.p99", "itl.p99")]
+    for own, front in zip(points, found["fronts"], strict=True):
+        assert own[0] == own[1] and own[2] == own[3]  # the seats change nothing
+        kept = [one for one in own if not any(c <= one[0] and g >= one[1] and (c, g) != one for c, g in own)]
+        assert len(front) == len(kept) >= 2 and {own[place] for place in front} == set(kept)
+    assert found["listed"] == sorted({place for front in found["fronts"] for place in front})

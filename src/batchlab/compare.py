@@ -4,7 +4,8 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,6 +200,13 @@ def unlike(outcomes: Sequence[Outcome]) -> list[str]:
     if len(set(counts)) < 2:
         return []
     return [f"{listed(counts)} requests were completed: latencies are not of the same ones"]
+
+
+def endings(keys: Collection[str]) -> dict[str, str]:
+    """Each dotted key with the shortest of its endings that no other key has; the whole key where all are shared."""
+    every = {key: [key.split(".", cut)[-1] for cut in range(key.count("."), -1, -1)] for key in keys}
+    times = Counter(ending for own in every.values() for ending in own)
+    return {key: next((one for one in own if times[one] == 1), key) for key, own in every.items()}
 
 
 def said(key: str, value: Any) -> str:

@@ -131,7 +131,9 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
     facts = variant.facts
     chosen = ("policy", *variant.given)  # other settings may differ because of these
     apart = [key for key in comparing.differing(plan.variants) if key in facts and key in chosen]
-    settings = ", ".join(f"{key.rpartition('.')[2]} = {comparing.said(key, facts[key])}" for key in apart)
+    settings = ", ".join(
+        f"{name} = {comparing.said(key, facts[key])}" for key, name in comparing.endings(apart).items()
+    )
     name = one_line(settings or plan.title or plan.name)
     shown = {key: one_line(comparing.said(key, value)) for key, value in facts.items()}
     recorder = Recorder(found.share)

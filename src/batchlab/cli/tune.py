@@ -16,7 +16,7 @@ from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
 from batchlab.cli.sweep import note_remarks
 from batchlab.cli.tables import MOST_ROWS, console, percent, say
-from batchlab.compare import said
+from batchlab.compare import endings, said
 from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
@@ -153,10 +153,9 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
 def _columns(asked: tuning.Tuning, found: tuning.Tuned, rows: list[Row]) -> dict[str, list[str]]:
     """What each row is, its settings and its figures."""
     columns = {"": [_mark(found, row) for row in rows]}
-    for key in found.space:
-        heading = key.rpartition(".")[2]
+    for key, heading in endings(found.space).items():
         cells = ["-" if row[key] is None else escape(one_line(said(key, row[key]))) for row in rows]
-        columns[heading if heading not in columns else key] = cells
+        columns[heading] = cells
     heading = MAXIMIZED[asked.maximize]
     columns[heading] = [_rate(row.get(tuning.MAXIMIZED[asked.maximize])) for row in rows]
     for axis in asked.axes()[1:]:

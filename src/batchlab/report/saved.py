@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from batchlab import policies
-from batchlab.compare import said
+from batchlab.compare import endings, said
 from batchlab.errors import InputError, one_line
 from batchlab.files import ODD, unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
@@ -55,7 +55,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
             raise InputError(path, f"column {name}", None, "is missing: a table of batchlab sweep expected")
     if table.num_rows > MOST_ROWS:
         raise InputError(path, None, None, f"{table.num_rows:,} runs are too many to draw: at most {MOST_ROWS:,}")
-    keys = names[: names.index("error")]
+    keys = endings(names[: names.index("error")])
     rows = table.to_pylist()
     axes = _axes(path, about)
     columns = [axis["column"] for axis in axes]
@@ -118,6 +118,9 @@ def _about(told: Mapping[str, Any]) -> str:
     if isinstance(load, dict):
         parts += [str(load["source"])] if load.get("source") else []
         parts += [counted(load["requests"], "request")] if isinstance(load.get("requests"), int) else []
+        prompt, output = (load.get(f"{name}_mean") for name in ("prompt", "output"))
+        if is_number(prompt) and is_number(output):
+            parts.append(f"prompt mean {prompt:,.1f}, output mean {output:,.1f} tokens")
     return one_line(" · ".join(parts))
 
 
@@ -143,7 +146,7 @@ def _unit(rows: Sequence[dict[str, Any]]) -> str:
     return units.pop() if len(units) == 1 else "the clock's unit"
 
 
-def _point(row: dict[str, Any], keys: Sequence[str], columns: Sequence[str], first: bool) -> dict[str, Any]:
+def _point(row: dict[str, Any], keys: Mapping[str, str], columns: Sequence[str], first: bool) -> dict[str, Any]:
     return {
         "settings": _settings(row, keys),
         "mark": "as it is" if first else _best(row) if row.get("recommended") else "",
@@ -166,13 +169,14 @@ def _listed(rows: Sequence[dict[str, Any]], fronts: Sequence[Sequence[int]], own
 
 
 def _attained_by_series(
-    rows: Sequence[dict[str, Any]], keys: Sequence[str], rate: str, objectives: Sequence[Objective]
+    rows: Sequence[dict[str, Any]], keys: Mapping[str, str], rate: str, objectives: Sequence[Objective]
 ) -> list[dict[str, Any]]:
     """The curves of all that is varied beside the rate."""
+    others = {key: name for key, name in keys.items() if key != rate}
     series: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         if isinstance(row[rate], int | float):
-            series.setdefault(_settings(row, [key for key in keys if key != rate]), []).append(row)
+            series.setdefault(_settings(row, others), []).append(row)
     found = []
     for name, own in series.items():
         runs = [
@@ -222,17 +226,19 @@ def _curves(runs: Sequence[_Tried], objectives: Sequence[Objective]) -> list[dic
     return [curve for curve in found if curve["points"]]
 
 
-def _settings(row: dict[str, Any], keys: Sequence[str]) -> str:
-    return one_line(", ".join(f"{key.rpartition('.')[2]} = {said(key, row[key])}" for key in keys))
+def _settings(row: dict[str, Any], keys: Mapping[str, str]) -> str:
+    return one_line(", ".join(f"{name} = {said(key, row[key])}" for key, name in keys.items()))
 
 
 def front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """The points that no other one beats: at most the cost and at least the gain, and better in one. By rising cost."""
-    best = float("-inf")
-    found = []
+    """The points that no other one beats: at most the cost and at least the gain, and better in one. By rising cost.
+
+    Of points that are equal in both none beats another.
+    """
+    found: list[int] = []
     for place in sorted(range(len(costs)), key=lambda place: (costs[place], -gains[place])):
-        if gains[place] > best:
-            best = gains[place]
+        last = found[-1] if found else None
+        if last is None or gains[place] > gains[last] or (costs[place], gains[place]) == (costs[last], gains[last]):
             found.append(place)
     return found
 

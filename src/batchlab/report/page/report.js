@@ -10,6 +10,7 @@ const MOST_COLUMNS = 480; // of the request rows' picture; up to EXACT iteration
 const MOST_ROWS = 240;
 const EXACT = 240;
 const WIDE = 10;
+const MOST_NAMED = 8; // runs at one point of a front
 const NEAR = 10; // times a capacity, or its share: rates further away are not drawn
 
 const byId = (id) => document.getElementById(id);
@@ -652,7 +653,11 @@ function fronts(sweep, number) {
   costs.forEach((axis, k) => {
     const at = (row) => row.values[k + 1] * (axis.more ? 100 : ms ? 1e-6 : 1);
     const of = axis.more ? "%" : ms ? "ms" : `${sweep.unit}s`;
-    const some = (rows, label, symbol, shade, size = 9, width = 1) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.values[0]), name: label, text: rows.map((row) => plain(row.mark ? `${row.mark}: ${row.settings}` : row.settings)),
+    const place = (row) => `${at(row)} ${row.values[0]}`;
+    const there = new Map(); // all runs at one point: only one of them is in sight
+    for (const row of sweep.rows) there.set(place(row), [...(there.get(place(row)) || []), plain(row.mark ? `${row.mark}: ${row.settings}` : row.settings)]);
+    const told = (names) => [...names.slice(0, MOST_NAMED), ...(names.length > MOST_NAMED ? [`and ${count(names.length - MOST_NAMED)} more`] : [])].join("<br>");
+    const some = (rows, label, symbol, shade, size = 9, width = 1) => ({ type: "scatter", mode: "markers", x: rows.map(at), y: rows.map((row) => row.values[0]), name: label, text: rows.map((row) => told(there.get(place(row)))),
       marker: { symbol, size, color: colour(shade), line: { width, color: colour("card") } }, hovertemplate: `%{text}<br>${plain(gain.label)}: %{y:,.4~g}<br>${plain(axis.label)}: %{x:,.4~g} ${of}<extra></extra>` });
     const on = sweep.fronts[k].map((place) => sweep.rows[place]);
     const traces = [{ type: "scatter", mode: "lines+markers", x: on.map(at), y: on.map((row) => row.values[0]), line: { color: colour("run0"), width: 2, shape: "hv" }, marker: { symbol: "circle-open", size: 15, color: colour("run0"), line: { width: 2 } }, name: "Pareto front", hoverinfo: "skip" }];
