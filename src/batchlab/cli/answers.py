@@ -193,6 +193,9 @@ def _print_objectives(
         cells = [_value(one, unit), "yes" if one["met"] else "NO"]
         rows.append((one["objective"], *cells, *([_value(predicted[place], unit)] if predicted else [])))
     print_folded(out, table_of(("objective", "value", "met", *beside), rows), ("value", *beside))
+    for one in objectives:
+        if "error" in one:
+            say(out, f"{one['objective']}: the value is known to {100 * one['error']:.2g} %, too little to tell")
 
 
 def _value(objective: dict[str, Any], unit: str) -> str:

@@ -154,7 +154,7 @@ def _run_one(
     requests_file: str | None,
 ) -> _Seen:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
-    result = Summary(each_gap=asked.of_parts, keep_times=asked.chunk is not None)
+    result = Summary(each_gap=asked.of_gaps, keep_times=asked.chunk is not None)
     seen = _Seen(result)
     with contextlib.ExitStack() as stack:
         observers: list[Any] = [result]

@@ -16,7 +16,17 @@ from batchlab.metrics.chunks import chunk_figures
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means
 from batchlab.metrics.latency import PERCENTILES, latencies, samples_of
-from batchlab.metrics.objectives import ATTAINMENT, Objectives, Targets, good, goodput, goodput_of, parse, parse_targets
+from batchlab.metrics.objectives import (
+    ATTAINMENT,
+    Objective,
+    Objectives,
+    Targets,
+    good,
+    goodput,
+    goodput_of,
+    parse,
+    parse_targets,
+)
 from batchlab.metrics.part import Part, part_of
 from batchlab.metrics.window import COMPLETED, Window, parse_window, stationarity, steady_window
 from batchlab.units import NS_IN_S
@@ -41,9 +51,9 @@ class Question:
     targets_of: Mapping[str | None, Targets] = field(default_factory=dict)
 
     @property
-    def of_parts(self) -> bool:
-        """Whether figures of some of the requests are wanted, for which a summary has to keep each gap."""
-        return bool(self.window or self.by_group)
+    def of_gaps(self) -> bool:
+        """Whether a summary has to keep each gap: for figures of some of the requests, or to judge a percentile."""
+        return bool(self.window or self.by_group or (self.slo is not None and self.slo.of_gaps()))
 
     def __bool__(self) -> bool:
         return bool(self.slo or self.targets or self.window or self.by_group or self.chunk or self.targets_of)
@@ -92,7 +102,7 @@ def answers(summary: Summary, asked: Question) -> dict[str, Any]:
     """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
 
     Of parts of a run, percentiles of ITL are None if the summary has not kept each gap; chunks need one that has
-    kept the times of all tokens.
+    kept the times of all tokens. An objective has an error where its value is too near to tell whether it is met.
 
     window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
     """
@@ -121,10 +131,17 @@ def answers(summary: Summary, asked: Question) -> dict[str, Any]:
         if "goodput" in found:
             figures[ATTAINMENT] = found["goodput"]["attainment"]
         found["objectives"] = [
-            {"objective": objective.text, "value": value, "met": met}
+            {"objective": objective.text, "value": value, "met": met, **_too_near(objective, value, figures)}
             for objective, value, met in asked.slo.check(figures, view.unit)
         ]
     return found
+
+
+def _too_near(objective: Objective, value: float | None, figures: Mapping[str, Any]) -> dict[str, float]:
+    """The error of a percentile's value, where that is too large to tell whether the objective is met."""
+    error = figures[objective.metric].get("error", 0.0) if objective.of_gaps else 0.0
+    near = value is not None and abs(value - objective.bound) <= error * value
+    return {"error": error} if error and near else {}
 
 
 class _View:

@@ -40,8 +40,10 @@ def latencies(
     """The figures of every latency by name. arrival: of every request, by position.
 
     gaps: those between tokens, each value in ascending order and how often it occurred. Without them they are those
-    that the tally counted; of a part then number, mean and largest are known, and percentiles are None.
+    that the tally kept or counted; of a part then number, mean and largest are known, and percentiles are None.
     """
+    if gaps is None and isinstance(tally, Tally) and tally.each_gap is not None:
+        gaps = tally.each_gap.of(np.ones(tally.count, bool))
     found = {name: figures(samples, percentiles) for name, samples in samples_of(tally, arrival).items()}
     if gaps is not None:
         itl = _counted_figures(*gaps, percentiles)

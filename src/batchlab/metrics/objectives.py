@@ -69,6 +69,11 @@ class Objective:
         found = PERCENTILE.fullmatch(self.statistic)
         return None if found is None else 1 - Fraction(found[1]) / 100
 
+    @property
+    def of_gaps(self) -> bool:
+        """Whether it is about a percentile of all gaps, which a summary knows exactly only if it keeps each of them."""
+        return self.metric == "itl" and self.beyond is not None
+
     def met_by(self, value: float | None) -> bool:
         """Whether a value is good enough. One that there is not is not."""
         if value is None:
@@ -87,6 +92,10 @@ class Objectives:
         """The percentiles that they speak of, rising: the figures to check need them."""
         named = (PERCENTILE.fullmatch(objective.statistic) for objective in self.objectives)
         return tuple(sorted({Fraction(found[1]) for found in named if found}))
+
+    def of_gaps(self) -> bool:
+        """Whether any is about a percentile of all gaps."""
+        return any(objective.of_gaps for objective in self.objectives)
 
     def check_unit(self, unit: str) -> None:
         """Whether they fit a clock that counts in this unit. Raises InputError."""

@@ -15,7 +15,7 @@ from batchlab.core.work import Work
 from batchlab.costs.base import CostModel, remarks_of
 from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.fold import Summary
-from batchlab.plan.trial import FINISHED, Trial, judge, run_of
+from batchlab.plan.trial import FINISHED, Trial, judge, run_of, summary_for
 from batchlab.simulate import Run, simulate
 from batchlab.units import NS_IN_S
 
@@ -113,7 +113,7 @@ def probe(sample: Sample, rate: float) -> Probe:
     """Run a sample at a rate and judge it. Raises InputError where it cannot be run at all."""
     run = sample.at(rate)
     assert isinstance(run.requests, Columns) and sample.trial.slo is not None
-    summary = Summary()
+    summary = summary_for(sample.trial.slo)
     try:
         simulate(run, [summary])
     except InputError:

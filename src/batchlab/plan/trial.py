@@ -56,6 +56,11 @@ def parse_slo(text: str, goodput: Sequence[str] = ()) -> Objectives:
     return found
 
 
+def summary_for(slo: str | None) -> Summary:
+    """A summary that knows exactly what these objectives are about."""
+    return Summary(each_gap=slo is not None and parse(slo).of_gaps())
+
+
 def percentiles_for(slo: str | None) -> list[Fraction]:
     """The usual percentiles, and those that the objectives speak of."""
     wanted = () if slo is None else parse(slo).percentiles()
@@ -249,7 +254,7 @@ def row_of(trial: Trial) -> Row:
     """
     try:
         run = run_of(trial)
-        summary = Summary()
+        summary = summary_for(trial.slo)
         simulate(run, [summary])
         remarks = run.remarks()
         return figures_of(summary, trial) | ({REMARKS: "; ".join(remarks)} if remarks else {})
