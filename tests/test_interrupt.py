@@ -138,13 +138,33 @@ def test_a_command_in_the_background_of_a_script(scenario: str, tmp_path: Path) 
     assert without_progress(process.communicate(timeout=120)[1]) == "batchlab: stopped by SIGTERM\n"
 
 
-def test_ctrl_c_waits_until_all_processes_are_started() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_what_ends_a_program_waits_until_all_processes_are_started(number: int) -> None:
     started = []
-    with pytest.raises(KeyboardInterrupt), _uninterrupted():
-        signal.raise_signal(signal.SIGINT)
-        started.append("all")
-    assert started == ["all"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), _uninterrupted():
+            signal.raise_signal(number)
+            started.append("all")
+        assert started == ["all"]
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see when processes begin")
+@pytest.mark.parametrize("after", [0, 0.002])
+def test_stopped_while_its_processes_start(scenario: str, tmp_path: Path, after: float) -> None:
+    process = start(
+        "sweep", scenario, "--grid", "engine.max_num_seqs=1,2,3,4", "--jobs", "2", "-o", str(tmp_path / "t.parquet")
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while len(children.read_text().split()) < 2:
+        assert process.poll() is None
+    time.sleep(after)
+    process.terminate()
+    told = without_progress(process.communicate(timeout=60)[1])
+    assert (process.returncode, told) == (143, "batchlab: stopped by SIGTERM\n")
 
 
 def test_one_of_the_processes_is_killed() -> None:

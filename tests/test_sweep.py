@@ -91,6 +91,27 @@ def test_what_is_wrong_with_the_others_excuses_no_slip(scenario, tmp_path, swapp
     assert [row["engine.policy"] for row in rows if row["error"]] == ["orca", "orca"]
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_value_may_need_two_others(tmp_path, order, swapped):
+    """70B in bf16 fits on two H100 and on nothing else here, whatever share of memory; of 8 runs 2 can run."""
+    text = SCENARIO.replace("num_gpu_blocks = 100\n", "").partition("[cost]")[0]
+    text += '[cost]\nmodel = "roofline"\ngpu = "l40s"\nllm = "llama-3.1-70b"\n'
+    path = tmp_path / "s.toml"
+    path.write_text(f"{text}[workload]\nrequests = [{{ id = 'a', arrival = 0, prompt = 10, output = 2 }}]\n")
+    grid = [
+        ("cost.gpu", ["l40s", "h100-sxm"]),
+        ("cost.tensor_parallel", [1, 2]),
+        ("engine.gpu_memory_utilization", [0.96, 0.97]),
+    ]
+    grid = {grid[place][0]: grid[place][1][:: -1 if swapped else 1] for place in order}
+    rows = sweeping.run(Sweep(str(path), grid), tmp_path / "t.parquet", 1)
+    assert len(rows) == 8
+    assert all(
+        (row["error"] is None) == (row["cost.gpu"] == "h100-sxm" and row["cost.tensor_parallel"] == 2) for row in rows
+    )
+
+
 @pytest.mark.parametrize("bad", range(4))
 def test_only_a_run_without_any_error_excuses_a_value(scenario, tmp_path, bad):
     """Two keys with a bad value each, wherever they stand: one of them is named."""

@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from batchlab.errors import BatchlabError
 
 T = TypeVar("T")
 R = TypeVar("R")
 MASKS = hasattr(signal, "pthread_sigmask")
+ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 def cores() -> int:
@@ -63,23 +64,24 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
 
 @contextlib.contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C waits meanwhile; in processes that are started here, until `_begin`: none tells how far it had come."""
-    here = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    )
+    """What ends a program waits meanwhile; in processes that are started here, until `_begin`: none tells how far it
+    had come."""
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number)) if here else None
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        held = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in held}
     if MASKS:  # which a new process takes over; another thread of this one can still be told, and then `came` has it
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
         if MASKS:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        if here:
-            signal.signal(signal.SIGINT, before)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if came:
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(came[0])
 
 
 def _begin(parent: Connection) -> None:
@@ -87,7 +89,7 @@ def _begin(parent: Connection) -> None:
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in a script's background, where Ctrl-C is not for us
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # it reaches all: without a traceback from each
     if MASKS:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.objectives import Objectives, parse_targets
 from batchlab.plan import pool
+from batchlab.plan.grid import combinations, size_of
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.table import check_output, described, write
 from batchlab.plan.trial import (
@@ -58,23 +57,13 @@ class Sweep:
 
     def combinations(self) -> list[dict[str, Any]]:
         """The settings of each run, in order. Raises InputError where there are too many."""
-        size = math.prod(len(values) for values in self.grid.values())
+        size = size_of(self.grid)
         count = size if self.sample is None else min(self.sample, size)
         if count > MOST_RUNS:
             raise InputError(
                 "--grid", None, None, f"{count:,} runs are too many: at most {MOST_RUNS:,}; try --sample N"
             )
-        chosen: Sequence[int] = range(size)
-        if count < size:
-            chosen = sorted(random.Random(self.seed).sample(range(size), count))
-        return [self._combination(place) for place in chosen]
-
-    def _combination(self, place: int) -> dict[str, Any]:
-        found = {}
-        for key, values in reversed(list(self.grid.items())):
-            place, value = divmod(place, len(values))
-            found[key] = values[value]
-        return {key: found[key] for key in self.grid}
+        return combinations(self.grid, count, self.seed)
 
     def digest(self) -> str:
         """Of everything that decides the rows."""

@@ -15,6 +15,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
 from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, goodput, parse
 from batchlab.plan import attained
+from batchlab.plan.grid import Grid, combinations
 from batchlab.policies import find, limits_given
 from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
@@ -23,6 +24,8 @@ REMARKS = "remarks"
 POLICY = "engine.policy"
 RATE = "workload.generate.request_rate"
 FINISHED = "all_terminal"
+MOST_TRIED = 300
+"""Combinations in which a value is looked at, before it is called wrong in all of them."""
 Row = dict[str, Any]
 
 
@@ -117,7 +120,7 @@ def named(error: InputError, options: Mapping[str, str]) -> InputError:
     return error
 
 
-def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
+def refuse_bad_values(trial: Trial, values: Grid) -> None:
     """A value that no run can have is a slip, not a result; its option is among the trial's. Raises InputError.
 
     A value that is only wrong beside others, such as a token budget below the seats, is none.
@@ -130,11 +133,11 @@ def refuse_bad_values(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None
                 raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
 
 
-def _refuse_everywhere(trial: Trial, values: Mapping[str, Sequence[Any]], key: str, value: Any) -> None:
+def _refuse_everywhere(trial: Trial, values: Grid, key: str, value: Any) -> None:
     """Raise InputError unless there is a run with this value that nothing is wrong with; those in which something else
     is say nothing of it."""
     refusal = None
-    for error in _errors_beside(trial, values, {key: value}):
+    for error in _errors_in(trial, {**values, key: [value]}):
         if error is None:
             return
         if refusal is None and _is_about(error, trial, key):
@@ -143,20 +146,14 @@ def _refuse_everywhere(trial: Trial, values: Mapping[str, Sequence[Any]], key: s
         raise refusal
 
 
-def _errors_beside(
-    trial: Trial, values: Mapping[str, Sequence[Any]], fixed: Mapping[str, Any]
-) -> Iterator[InputError | None]:
-    """What is wrong with some settings beside the first of the other values, then beside each other one of these."""
-    first = {key: some[0] for key, some in values.items()} | dict(fixed)
-    yield _error_of(trial.with_settings(first))
-    for key, some in values.items():
-        if key not in fixed:
-            yield from (_error_of(trial.with_settings({**first, key: value})) for value in some[1:])
+def _errors_in(trial: Trial, grid: Grid) -> Iterator[InputError | None]:
+    """What is wrong with each combination, of very many with some of them."""
+    return (_error_of(trial.with_settings(settings)) for settings in combinations(grid, MOST_TRIED))
 
 
-def refuse_shared(trial: Trial, values: Mapping[str, Sequence[Any]]) -> None:
+def refuse_shared(trial: Trial, values: Grid) -> None:
     """What is wrong with the scenario whatever these values are is no result of a combination. Raises InputError."""
-    errors = _errors_beside(trial, values, {})
+    errors = _errors_in(trial, values)
     shared = next(errors)
     if shared is not None and all(str(error) == str(shared) for error in errors):
         raise shared
