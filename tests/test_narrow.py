@@ -95,7 +95,10 @@ def test_a_long_name_is_broken_between_its_parts(capsys, monkeypatch):
     figures = {f"figure {n}": [f"{n}2,345.67"] for n in range(4)}
     print_folded(console(), {"setting": ["max_num_batched_tokens, all of it"], **figures}, tuple(figures))
     printed = capsys.readouterr().out
-    assert [line.split()[0] for line in printed.splitlines()[1:5] if line.strip()][:2] == ["max_num_", "batched_"]
+    assert [line.split()[0] for line in printed.splitlines()[1:5] if line.strip()][:2] == [
+        "max_num_batched_",
+        "tokens,",
+    ]
     assert all(cells[0] in printed for cells in figures.values())
 
 
@@ -174,11 +177,33 @@ def test_a_terminal_gets_remarks_wrapped_between_words(monkeypatch, terminal):
     assert max(map(len, lines)) <= (30 if terminal else 100)
 
 
+def figures_in(found):
+    return Counter({word: n for word, n in found.items() if any(map(str.isdigit, word))})
+
+
 def test_no_figure_of_a_request_is_cut(words):
     words(300, "run", str(EXAMPLES / "vllm.toml"), "--trace", "t.jsonl")
-    wide = Counter(
-        {word: n for word, n in words(300, "explain", "t.jsonl", "C").items() if any(map(str.isdigit, word))}
-    )
+    wide = figures_in(words(300, "explain", "t.jsonl", "C"))
     assert wide["146.550"] == 1
-    for width in range(40, 80):
+    for width in range(20, 80):
         assert not wide - words(width, "explain", "t.jsonl", "C"), width
+
+
+def test_no_figure_of_a_large_run_is_cut(words):
+    """The charts go where there is no room for them, what stands beside them stays."""
+    command = ("run", str(EXAMPLES / "capacity-conversation.toml"), "--set", "workload.generate.num_prompts=60")
+    wide = figures_in(words(300, *command))
+    for width in range(24, 90, 3):
+        assert not wide - words(width, *command), width
+
+
+def test_no_number_in_a_name_is_broken(words):
+    command = ("cost", "--gpu", "h100-sxm", "--llm", "llama-3.1-8b")
+    for width in range(24, 90):
+        assert words(width, *command)["1,024"] % 4 == 0 < words(width, *command)["1,024"], width
+
+
+def test_columns_that_have_no_room_are_named(words):
+    wide, narrow = (words(width, "run", str(EXAMPLES / "vllm.toml")) for width in (160, 62))
+    assert "room" not in wide and wide["arrived"] == 1
+    assert narrow["room"] == 1 and narrow["arrived,"] == 1

@@ -1,5 +1,6 @@
 """Columns of cells as tables that fit the terminal. Here alone is decided how wide a column must be and may be."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -32,8 +33,8 @@ SHORT = {
     "output tokens": "tokens",
 }
 """Headings for narrow terminals."""
-BREAKS = " _-/.:,"
-"""Signs that a name is broken behind."""
+BREAK = re.compile(r" |[_/:-]|[.,](?!\d)")
+"""What a name is broken behind; no number is."""
 SPARE = ("start (ms)", "start", "first token", "priority", "arrived")
 """Columns that a narrow terminal goes without, in this order: others tell nearly the same."""
 Columns = Mapping[str, list[Any]]
@@ -106,6 +107,9 @@ def print_fitted(out: Console, columns: Columns, numeric: Sequence[str]) -> None
         table = squeezed(out, kept, numbers, 1, longest)
         if table is not None:
             out.print(table)
+            left_out = [name for name in held if name in SPARE[:spared]]
+            if left_out:
+                out.print(f"(no room for {', '.join(left_out)})", style="dim")
             return
     short = {SHORT.get(name, name): cells for name, cells in held.items()}
 
@@ -140,7 +144,9 @@ def print_folded(out: Console, columns: Columns, numeric: Sequence[str], repeate
     for number, part in enumerate(_parts([*first, *rest], repeated, fits)):
         if number:
             out.print()
-        out.print(filled({name: columns[name] for name in part}, [n for n in numeric if fits([n])]))
+        held = {name: columns[name] for name in part}
+        narrow = None if fits(part) else squeezed(out, held, numeric, 1, _third(out))
+        out.print(narrow or filled(held, numeric if fits(part) else ()))
 
 
 def _parts(names: Sequence[str], repeated: int, fits: Callable[[Sequence[str]], bool]) -> Iterator[list[str]]:
@@ -161,7 +167,7 @@ def _short(names: Sequence[str]) -> list[str]:
 
 def _third(out: Console) -> int:
     """Of the terminal's width: as much as one name may take."""
-    return max(out.width // 3, 12)
+    return max(out.width // 3, 16)
 
 
 def plain(cell: Any) -> str:
@@ -197,7 +203,7 @@ def _broken(cell: Any, width: int) -> Any:
 def _lines(text: str, width: int) -> list[str]:
     lines = []
     while len(text) > width:
-        place = max(text.rfind(sign, 0, width) for sign in BREAKS) + 1 or width
+        place = max((found.end() for found in BREAK.finditer(text) if found.end() <= width), default=width)
         lines.append(text[:place].rstrip())
         text = text[place:].lstrip()
     return [*lines, text]

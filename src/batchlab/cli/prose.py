@@ -44,7 +44,10 @@ def print_with_prose(out: Console, columns: Mapping[str, list[Any]], numeric: tu
         out.print(filled(columns, numeric))
         return
     gap = 2 if table_width(short) <= out.width else 1
-    fitting = squeezed(out, short, numeric, gap, longest=out.width) or filled(short, numeric)
+    fitting = squeezed(out, short, numeric, gap, longest=out.width)
+    if fitting is None:
+        print_words(out, columns, numeric)
+        return
     rows: list[Sequence[Any]] = [[Text(name, "bold") for name in names], *zip(*short.values(), strict=True)]
     for row, below in zip(rows, ("", *columns[prose]), strict=True):
         line = Table.grid(padding=(0, gap, 0, 0))

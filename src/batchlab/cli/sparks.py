@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from batchlab.cli.columns import plain_table
+from batchlab.cli.columns import Columns, print_folded, table_of, table_width
 from batchlab.core.tally import NEVER, RESULTS
 from batchlab.export.spread import LATENCIES, Floats, is_wide, weighted
 from batchlab.export.strip import Strip
@@ -41,27 +41,33 @@ def print_over_time(out: Console, summary: Summary, strip: Strip | None, span: S
         rows = [(name, means, f"{most:,}") for name, (means, most) in found.items()]
     if not rows or not any(means.any() for _, means, _ in rows):
         return
-    title = f"mean from {span(start, summary.end.time)}"
-    table = plain_table("over time", title, "most", numeric=("most",))
-    for name, means, most in rows:
-        table.add_row(name, bar(out, means), most)
-    out.print(table)
-    out.print()
+    when = f"from {span(start, summary.end.time)}"
+    cells = [(name, bar(out, means), most) for name, means, most in rows]
+    charts = table_of(("over time", f"mean {when}", "most"), cells)
+    figures = table_of((f"over time {when}", "most"), [(name, most) for name, _, most in cells])
+    _print_charts(out, charts, figures, ("most",))
 
 
 def print_spread(out: Console, summary: Summary, shown: Amount) -> None:
     """A histogram of each latency."""
     width = _width(out)
-    table = plain_table("how often", "from", "", "to", numeric=("from", "to"))
+    cells = []
     for key, name in LATENCIES.items():
         values, counts = weighted(summary, key)
         if len(values):
             log = is_wide(values)
             spread = _histogram(values, counts, width - 12, log)
-            table.add_row(f"{name}, log scale" if log else name, shown(values[0]), bar(out, spread), shown(values[-1]))
-    if table.row_count:
-        out.print(table)
-        out.print()
+            label = f"{name}, log scale" if log else name
+            cells.append((label, shown(values[0]), bar(out, spread), shown(values[-1])))
+    if cells:
+        charts = table_of(("how often", "from", "", "to"), cells)
+        _print_charts(out, charts, {name: column for name, column in charts.items() if name}, ("from", "to"))
+
+
+def _print_charts(out: Console, charts: Columns, figures: Columns, numeric: Sequence[str]) -> None:
+    """A table with charts in it, or, on a terminal that has no room for them, that of its figures alone."""
+    print_folded(out, charts if table_width(charts) <= out.width else figures, numeric)
+    out.print()
 
 
 def bar(out: Console, values: Iterable[float]) -> str:
