@@ -20,12 +20,13 @@ from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
 from batchlab.events import Iteration
-from batchlab.metrics.answers import answers, question
+from batchlab.metrics.answers import answers, question, undecided
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import batch_means, interval, student_t
 from batchlab.metrics.latency import figures, gap_figures, latencies
 from batchlab.metrics.part import part_of
 from batchlab.metrics.window import parse_window, stationarity, steady_window
+from batchlab.plan.trial import Trial, row_of
 from batchlab.scenario import build, load
 from batchlab.seeds import over_seeds
 from batchlab.simulate import simulate
@@ -516,3 +517,50 @@ def test_a_narrow_terminal_loses_nothing_of_groups():
         assert "".join(printed[width]).count("from-a-gateway-") >= 2  # whole, or its beginning in several lines
     for cell in (cell for cells in columns for cell in cells if "gateway" not in cell):
         assert all(part in printed[width] for width in (60, 80, 120) for part in cell.split()), cell
+
+
+NEAR = """
+[engine]
+policy = "vllm"
+max_num_seqs = 8
+max_num_batched_tokens = 512
+[cost]
+model = "linear"
+unit = "ns"
+per_iteration = 5_000_000
+prefill_token = 20_011
+decode_token = 1_009
+context_token = 7
+[workload.generate]
+num_prompts = 300
+seed = 3
+arrivals = "poisson"
+request_rate = 10
+prompt = { distribution = "uniform", min = 1, max = 900 }
+output = { distribution = "uniform", min = 20, max = 120 }
+"""
+
+
+def test_an_objective_on_gaps_is_judged_by_the_gaps_themselves(tmp_path, monkeypatch):
+    """Within the histogram's error it cannot be told by that; a run that is asked keeps the gaps and knows."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.toml").write_text(NEAR)
+    each = Summary(keep_times=True)
+    simulate(load("s.toml").runs[0], [each])
+    gaps = sorted(gap for result in each.results for gap in np.diff(result.output_times).tolist())
+    assert len(set(gaps)) > 4096  # so many that a histogram has them by ranges
+    exact = float(np.percentile(gaps, 99))
+    slo = f"itl:p99<={math.ceil(exact)}ns"
+    below = f"itl:p99<={math.ceil(exact) - 1}ns"
+    for text, met in ((slo, True), (below, False)):
+        result = CliRunner().invoke(cli, ["run", "s.toml", "--json", "--slo", text])
+        (found,) = json.loads(result.stdout)["runs"][0]["answers"]["objectives"]
+        assert found == {"objective": text, "value": pytest.approx(exact), "met": met} and result.exit_code == (not met)
+        assert row_of(Trial("s.toml", slo=text))["met"] == met
+    coarse = Summary()
+    simulate(load("s.toml").runs[0], [coarse])
+    near, far = (answers(coarse, question("ns", text, (), None)) for text in (slo, "itl:p99<=1s,itl:max<=1s"))
+    assert [sorted(one) for one in near["objectives"]] == [["error", "met", "objective", "value"]]
+    assert undecided(near) and not undecided(far)
+    result = CliRunner().invoke(cli, ["report", "s.toml", "--slo", slo, "-o", "o.html"])
+    assert "known to 0.049 %, too little to tell whether it is met" in result.stderr

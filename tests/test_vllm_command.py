@@ -227,13 +227,14 @@ def test_models_of_hugging_face_by_their_names(name: str, known: tuple[str | Non
     [
         ("vllm serve M", {"max_num_seqs": "--max-num-seqs 4"}, "vllm serve M --max-num-seqs 4"),
         (
-            "A=1 vllm serve M --max_num_seqs=9 -tp 2 \\\n  --api-key 'a b' > log 2>&1 & # mine",
+            "A=1 vllm serve M --max_num_seqs=9 -tp 2 \\\n  --chat-template 'a b' > log 2>&1 & # mine",
             {
                 "max_num_seqs": "--max-num-seqs 4",
                 "tensor_parallel": "--tensor-parallel-size 1",
                 "watermark": "--watermark 0.1",
             },
-            "A=1 vllm serve M --max-num-seqs 4 --tensor-parallel-size 1 --api-key 'a b' --watermark 0.1 > log 2>&1 &",
+            "A=1 vllm serve M --max-num-seqs 4 --tensor-parallel-size 1 "
+            "--chat-template 'a b' --watermark 0.1 > log 2>&1 &",
         ),
         (
             "vllm serve --enable-prefix-caching M --max-num-seqs 9 --max-num-seqs 8",
@@ -249,6 +250,28 @@ def test_models_of_hugging_face_by_their_names(name: str, known: tuple[str | Non
 )
 def test_flags_are_replaced_where_they_stand(command: str, changed: dict[str, str], new: str) -> None:
     assert rewritten(command, changed) == new
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "HF_TOKEN=S3 vllm serve M --api-key S3 --port 8 > log",
+        "docker run -e HF_TOKEN='S 3' --env=AWS_SECRET_ACCESS_KEY=S=3 image vllm serve M --api-key=S3 --port 8",
+        "export OPENAI_API_KEY=S3; vllm serve M --port 8 --api-key S3 S3",
+        "vllm serve M --port 8 --hf-token S3 && echo S",
+    ],
+)
+def test_what_is_passed_on_has_no_secrets(command: str) -> None:
+    found = rewritten(command, {"max_num_seqs": "--max-num-seqs 5"})
+    assert "3" not in found and "***" in found
+    assert "vllm serve M" in found and "--port 8" in found and "--max-num-seqs 5" in found
+    assert ("echo S" in command) == ("echo S" in found)
+    assert parse(found).settings == parse(command).settings | {"max_num_seqs": 5}
+
+
+def test_other_words_are_no_secrets() -> None:
+    command = "HF_HOME=/a HF_TOKEN=$T vllm serve M --ssl-keyfile k.pem --tokenizer t --api-key $KEY `pass`"
+    assert rewritten(command, {}) == command
 
 
 @pytest.mark.parametrize("name", llm_names())

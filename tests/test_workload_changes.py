@@ -1,31 +1,37 @@
 """Changes to a workload, its figures, and the forms of file beside CSV and JSON Lines."""
 
 import io
+import itertools
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batchlab.clients import fast_csv, lists_file, parquet, readers
 from batchlab.clients.columns import Columns, Origin
-from batchlab.clients.describe import figures
+from batchlab.clients.describe import figures, shared_runs
 from batchlab.clients.growing import Growing
 from batchlab.clients.layout import Layout
+from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.transform import TransformTable
 from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
-from batchlab.scenario import build
+from batchlab.scenario import build, load
 from batchlab.settings import validate
 from batchlab.simulate import simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 
+EXAMPLES = Path(__file__).parents[1] / "examples"
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 NAMES = {"arrival": "at", "prompt": "in", "output": "out"}
 ALL = {**NAMES, "id": "name", "max_tokens": "most", "priority": "rank"}
@@ -542,3 +548,31 @@ def test_lists_are_read_through_the_same_rules(tmp_path):
     path = tmp_path / "w"
     path.write_text(json.dumps({"at": [1, 2], "in": [3, 4], "out": [5, 6]}))
     assert [r.prompt for r in lists_file.read(path, Layout(NAMES, "ms"))] == [3, 4]
+
+
+def test_shared_prompts_that_are_written_out():
+    run = load(EXAMPLES / "vllm.toml").runs[0]
+    assert shared_runs(run.requests)["tokens"] == 3 * 64  # B, C and D begin as A does
+    assert shared_runs([replace(request, tokens=None) for request in run.requests]) is None
+
+
+runs = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(1, 4)), max_size=4)
+
+
+@given(st.lists(st.tuples(runs, st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=5))
+def test_shared_prompts_are_those_found_token_by_token(drawn):
+    requests, whole = [], []
+    for place, (prompt, output, segment) in enumerate(drawn):
+        prompt = [*prompt, (10 + place, 0, 1)]
+        length = sum(run[2] for run in prompt)
+        identity = TokenIdentity(tuple(prompt), segment)
+        requests.append(Request(str(place), place, length, output, output, tokens=identity))
+    expected = 0
+    for request in requests:
+        told = [(s, k) for s, start, n in request.tokens.prompt for k in range(start, start + n)]
+        alike = (
+            itertools.takewhile(lambda pair: pair[0] == pair[1], zip(told, other, strict=False)) for other in whole
+        )
+        expected += max((len(list(pairs)) for pairs in alike), default=0)
+        whole.append(told + [(request.tokens.output_segment, k) for k in range(request.output)])
+    assert shared_runs(requests)["tokens"] == expected

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from batchlab import catalog
@@ -17,6 +18,11 @@ SPELLED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int4": "awq", "
 NOT_SPELLED = ("int8",)
 """Kinds that no flag says: they are as the weights were downloaded."""
 FLAG = re.compile("--?[A-Za-z]")
+SECRET = r"-*(?:\w*[-_])?(?:token|secret|password|passwd|key)"
+"""Names of flags and variables whose values are nobody else's business."""
+SECRET_FLAG = re.compile(SECRET, re.IGNORECASE)
+SECRET_GIVEN = re.compile(rf"((?:[^=]*=)?{SECRET}=)(?![$`]).+", re.IGNORECASE | re.DOTALL)
+HIDDEN = "***"
 
 
 def flags(settings: Mapping[str, Any], named: Collection[str]) -> dict[str, str]:
@@ -72,9 +78,10 @@ def said_in(command: str) -> dict[str, Any]:
 def rewritten(command: str, changed: Mapping[str, str]) -> str:
     """A command on one line: some flags replaced where they stand or added at its end, all other words as they are.
 
-    changed: by the names of settings, each flag with its value.
+    changed: by the names of settings, each flag with its value. What looks like a secret is hidden, since the command
+    goes into files and pages that are passed on.
     """
-    line = tokens(command, "--from-command")
+    line = _without_secrets(tokens(command, "--from-command"))
     server = server_in(line)
     place = server.start
     stop = max(place for place in server if line[place].text is not None) + 1  # before what redirects the output
@@ -88,6 +95,24 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
             parts.append(left.pop(key))
         place += length
     return " ".join([*parts, *left.values(), *(token.raw for token in line[stop:])])
+
+
+def _without_secrets(line: Sequence[Token]) -> list[Token]:
+    """Hidden are the values of flags and variables with such a name: --api-key A B, HF_TOKEN=A, --env=HF_TOKEN=A."""
+    found = []
+    is_secret = False
+    for token in line:
+        text = token.text or ""
+        given = SECRET_GIVEN.fullmatch(text)
+        if token.ends or FLAG.match(text):
+            is_secret = SECRET_FLAG.fullmatch(text) is not None
+        elif is_secret and text and text[0] not in "$`":  # those a shell has from elsewhere
+            token = replace(token, raw=HIDDEN, text=HIDDEN)
+        if given is not None:
+            hidden = f"{given[1]}{HIDDEN}"
+            token = replace(token, raw=hidden, text=hidden)
+        found.append(token)
+    return found
 
 
 def _read(words: Sequence[Token]) -> tuple[str | None, int]:

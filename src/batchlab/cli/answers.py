@@ -38,6 +38,7 @@ def print_answers(found: dict[str, Any] | None, unit: str, predicted: dict[str, 
     if found is None:
         return
     from batchlab.cli.large import print_latencies
+    from batchlab.metrics.answers import undecided
 
     out = console()
     if "window" in found:
@@ -60,6 +61,8 @@ def print_answers(found: dict[str, Any] | None, unit: str, predicted: dict[str, 
     if "objectives" in found:
         out.print()
         _print_objectives(out, found["objectives"], unit, (predicted or {}).get("objectives"))
+        for line in undecided(found):
+            say(out, line)
     out.print()
 
 
@@ -193,9 +196,6 @@ def _print_objectives(
         cells = [_value(one, unit), "yes" if one["met"] else "NO"]
         rows.append((one["objective"], *cells, *([_value(predicted[place], unit)] if predicted else [])))
     print_folded(out, table_of(("objective", "value", "met", *beside), rows), ("value", *beside))
-    for one in objectives:
-        if "error" in one:
-            say(out, f"{one['objective']}: the value is known to {100 * one['error']:.2g} %, too little to tell")
 
 
 def _value(objective: dict[str, Any], unit: str) -> str:

@@ -90,6 +90,7 @@ def report(
 
 def _say(output: str, size: int, documents: Sequence[dict[str, Any]], found: Found) -> None:
     """What was written, and which objectives are missed."""
+    from batchlab.metrics.answers import undecided
     from batchlab.report import words
 
     capacities = len(found.capacities)
@@ -98,6 +99,8 @@ def _say(output: str, size: int, documents: Sequence[dict[str, Any]], found: Fou
     held += [f"{capacities} {'capacity' if capacities == 1 else 'capacities'}"] if capacities else []
     note(f"wrote {output} ({', '.join(held)}, {size / 1e6:.1f} MB)")
     for document in documents:
+        for line in undecided(document["answers"]):
+            note(f"{document['name']}: {line}")
         for one in document["answers"].get("objectives", ()):
             if not one["met"]:
                 share = one["objective"].startswith("attainment")

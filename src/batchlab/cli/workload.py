@@ -61,9 +61,12 @@ def describe(
         if other is not None:
             raise InputError("--workload", None, other, "only for a scenario; name the workload file itself")
         requests, unit = _read(path, own, given)
-    from batchlab.clients.describe import columns_of, figures  # numpy takes time to import
+    from batchlab.clients.columns import Columns  # numpy takes time to import
+    from batchlab.clients.describe import columns_of, figures, shared_runs
 
     found = figures(columns_of(requests), unit)
+    if not isinstance(requests, Columns):
+        found["shared"] = shared_runs(requests)
     if as_json:
         print_json(found)
     else:

@@ -12,6 +12,8 @@ from batchlab.units import NS_IN_S
 
 PERCENTILES = (1, 10, 25, 50, 75, 90, 95, 99)
 NS_IN_MINUTE = 60 * NS_IN_S
+Run = tuple[int, int, int]
+"""Segment, start and length of some tokens of a request."""
 
 
 def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
 
 
 def columns_of(requests: Sequence[Request]) -> Columns:
-    """Requests as columns; those that are written out say nothing here of what they share."""
+    """Requests as columns; of those that are written out without what they share (see `shared_runs`)."""
     if isinstance(requests, Columns):
         return requests
     arrival, prompt, output = (
@@ -95,6 +97,34 @@ def shared_tokens(columns: Columns) -> dict[str, Any] | None:
     first[np.unique(sessions.kind, return_index=True)[1]] = True
     repeated = np.where(sessions.previous >= 0, columns.prompt - sessions.new, np.where(first, 0, sessions.prefix))
     return _share(int(repeated.sum()), int(columns.prompt.sum()), int((sessions.previous < 0).sum()))
+
+
+def shared_runs(requests: Sequence[Request]) -> dict[str, Any] | None:
+    """The same of requests that are written out, which may begin with what others were asked or answered."""
+    if not any(request.tokens for request in requests):
+        return None
+    before: list[list[Run]] = []
+    repeated = 0
+    for request in sorted(requests, key=lambda request: request.arrival):
+        if request.tokens is not None:
+            own = list(request.tokens.prompt)
+            repeated += max((_common(own, other) for other in before), default=0)
+            before.append([*own, (request.tokens.output_segment, 0, request.output)])
+    return _share(repeated, sum(request.prompt for request in requests), None)
+
+
+def _common(one: Sequence[Run], other: Sequence[Run]) -> int:
+    """Tokens that both begin with."""
+    common = 0
+    here, there = list(reversed(one)), list(reversed(other))
+    while here and there and here[-1][:2] == there[-1][:2]:
+        (segment, start, mine), (_, _, theirs) = here.pop(), there.pop()
+        length = min(mine, theirs)
+        common += length
+        for rest, whole in ((here, mine), (there, theirs)):
+            if whole > length:
+                rest.append((segment, start + length, whole - length))
+    return common
 
 
 def _shared_hashes(offsets: Integers, values: Integers, prompt: Integers) -> dict[str, Any]:

@@ -144,6 +144,15 @@ def _too_near(objective: Objective, value: float | None, figures: Mapping[str, A
     return {"error": error} if error and near else {}
 
 
+def undecided(found: Mapping[str, Any]) -> list[str]:
+    """Of answers, what is to be said of the objectives that a value is too near to."""
+    return [
+        f"{one['objective']}: the value is known to {100 * one['error']:.2g} %, too little to tell whether it is met"
+        for one in found.get("objectives", ())
+        if "error" in one
+    ]
+
+
 class _View:
     """A run as it is asked for: its columns, and the time that rates are over."""
 

@@ -17,7 +17,7 @@ from batchlab.events import End, Event, Header, Iteration, Observer
 from batchlab.explain import Explainer, Explanation, conclude
 from batchlab.explain.source import read_events, tell
 from batchlab.explain.troubles import TROUBLES
-from batchlab.metrics.answers import Question, answers
+from batchlab.metrics.answers import Question, answers, undecided
 from batchlab.metrics.fold import Summary
 from batchlab.report.causes import Losses, by_reasons, slowest
 from batchlab.report.curves import curves
@@ -91,15 +91,16 @@ class Recorded:
         document = summary.document(with_requests=False)
         timeline = self.recorder.timeline
         rows = {life.id: row for row, life in enumerate(timeline.lives)}
+        found = answers(summary, self.question) if self.question else {}
         document |= {
             "name": self.name,
             "facts": self.facts,
-            "notes": self.notes,
+            "notes": [*self.notes, *undecided(found)],
             "max_tokens_rule": header.max_tokens_rule,
             "source": header.source,
             "limits": header.limits,
             "requests": len(summary.tally.result[: summary.tally.count]),
-            "answers": answers(summary, self.question) if self.question else {},
+            "answers": found,
             "findings": _findings(explanation, rows, timeline.every),
             "losses": self.recorder.losses.document(rows, timeline.every),
             "by_reason": by_reasons(explanation),
