@@ -21,6 +21,7 @@ from batchlab.simulate import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
+from batchlab.validate.traced import traced
 
 RECORDED = {"epoch": 1_700_000_000_000_000_000, "monotonic": 5}
 Line = dict[str, Any]
@@ -228,6 +229,29 @@ class NoKey(Vllm):
         super().__init__()
         self.queue_key = lambda seq: seq.arrival if seq.prompt_tokens % 3 else None
 
+class Leaves(Vllm):
+    def on_arrival(self, seq, view, batch):
+        if seq.prompt_tokens % 3:
+            super().on_arrival(seq, view, batch)
+
+class Late(Vllm):
+    def on_arrival(self, seq, view, batch):
+        super().on_arrival(seq, view, batch)
+        assert seq.prompt_tokens % 3, "odd prompt"
+
+class Both(Vllm):
+    def on_arrival(self, seq, view, batch):
+        if seq.prompt_tokens % 3 == 0:
+            batch.reject(seq, "no")
+            raise RuntimeError("and then this")
+        super().on_arrival(seq, view, batch)
+
+class Admits(Vllm):
+    def on_arrival(self, seq, view, batch):
+        super().on_arrival(seq, view, batch)
+        if seq.prompt_tokens % 3 == 0:
+            batch.admit(seq)
+
 class NaN(NoKey):
     def __init__(self):
         super().__init__()
@@ -235,8 +259,7 @@ class NaN(NoKey):
 """
 
 
-@pytest.mark.parametrize("name", ["Raises", "NoKey", "NaN"])
-def test_what_an_error_of_the_policy_refused_is_refused_again(tmp_path: Path, name: str) -> None:
+def refused_by(tmp_path: Path, name: str) -> tuple[list[Line], int]:
     """Made with a door that refuses on purpose whom the scheduler inside vLLM does where the policy raises."""
     file = tmp_path / "door.py"
     file.write_text(DOOR.replace("{file}", str(file)).replace("{name}", name))
@@ -250,7 +273,96 @@ def test_what_an_error_of_the_policy_refused_is_refused_again(tmp_path: Path, na
         simulate(run, [summary, TraceWriter(trace, summary)])
     lines = as_recording([json.loads(line) for line in (tmp_path / "made.jsonl").read_text().splitlines()])
     lines[0] |= {"engine": f"{file}:{name}"}
-    refused = sum(request["prompt"] % 3 == 0 for request in requests)
+    return lines, sum(request["prompt"] % 3 == 0 for request in requests)
+
+
+@pytest.mark.parametrize("name", ["Leaves", "Late", "Both"])
+def test_a_door_that_breaks_its_contract_is_refused_again(tmp_path: Path, name: str) -> None:
+    lines, refused = refused_by(tmp_path, name)
+    detail, difference = run_recording(write(tmp_path / "true.jsonl", lines))
+    assert difference is None and detail.endswith(f", {refused} rejected") and refused
+
+
+def test_a_door_that_took_a_seat_cannot_be_compared(tmp_path: Path) -> None:
+    """Inside vLLM that request is refused; here the seat is taken by then."""
+    lines, _ = refused_by(tmp_path, "Admits")
+    with pytest.raises(BatchlabError, match=r"only enqueue or reject the newcomer, so no more can be compared$"):
+        run_recording(write(tmp_path / "true.jsonl", lines))
+
+
+VICTIMS = """
+from batchlab.policies.vllm import Vllm
+
+class {name}(Vllm):
+    def __init__(self, scheduling_policy="fcfs", long_prefill_token_threshold=0):
+        super().__init__(long_prefill_token_threshold, scheduling_policy=scheduling_policy)
+        self._victim = lambda running: {rule}
+"""
+
+
+@pytest.mark.parametrize("seed", [0, 1, 3, 4, 5])
+@pytest.mark.parametrize("rule", ["1 // 0", "None", "running[0] if running[0].prompt_tokens > 9999 else running[99]"])
+def test_where_a_victim_rule_fails_the_recording_has_vllms_own_victim(tmp_path: Path, seed: int, rule: str) -> None:
+    lines = simulated(tmp_path / "simulated.jsonl", seed)
+    file = tmp_path / "mine.py"
+    file.write_text(VICTIMS.format(name="Mine", rule=rule))
+    path = write(tmp_path / "recorded.jsonl", [lines[0] | {"engine": f"{file}:Mine"}, *lines[1:]])
+    detail, difference = run_recording(path)
+    assert difference is None and sum(len(line.get("preempted", ())) for line in lines) > 0, detail
+    file.write_text(VICTIMS.format(name="Mine", rule="running[0]"))
+    assert run_recording(path)[1] is not None
+
+
+def test_an_error_within_the_plan_is_not_called_a_refusal(tmp_path: Path) -> None:
+    lines = simulated(tmp_path / "simulated.jsonl", 0)
+    file = tmp_path / "mine.py"
+    file.write_text("class Mine:\n    def plan(self, view, batch):\n        raise RuntimeError('boom')\n")
+    path = write(tmp_path / "recorded.jsonl", [lines[0] | {"engine": f"{file}:Mine", "settings": {}}, *lines[1:]])
+    with pytest.raises(BatchlabError, match=r"iteration 0: the policy raised RuntimeError: boom, so no more can"):
+        run_recording(path)
+
+
+def test_a_policy_by_a_relative_path_is_looked_for_where_the_run_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = simulated(tmp_path / "simulated.jsonl", 0)
+    (tmp_path / "mine.py").write_text(VICTIMS.format(name="Mine", rule="running[-1]"))
+    path = write(tmp_path / "recorded.jsonl", [lines[0] | {"engine": "mine.py:Mine"}, *lines[1:]])
+    monkeypatch.chdir(tmp_path)
+    run_recording(path)
+    monkeypatch.chdir("/")
+    said = r"line 1, engine: 'mine.py': no such file here; the trace names its policy by this path, from the folder in"
+    done = CliRunner().invoke(cli, ["conform", str(path)])
+    assert str(done.exception).startswith(f"{path}: ") and said in str(done.exception)
+    with pytest.raises(InputError) as refused:
+        traced(path)
+    assert str(refused.value) == str(done.exception)
+
+
+def test_a_recording_of_nothing_says_so(tmp_path: Path) -> None:
+    header = simulated(tmp_path / "simulated.jsonl", 0)[0]
+    path = write(tmp_path / "none.jsonl", [header])
+    done = CliRunner().invoke(cli, ["conform", str(path)])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("none: pass (nothing was recorded, so nothing differs)\n")
+    done = CliRunner().invoke(cli, ["conform", str(path), "--json"])
+    assert "nothing was recorded" in json.loads(done.stdout)["cases"][0]["detail"]
+    done = CliRunner().invoke(cli, ["verify", str(path)])
+    assert done.exit_code == 0
+    assert done.stdout.endswith(": every rule holds (nothing was recorded, so nothing is broken)\n")
+
+
+def test_an_empty_file_is_called_empty(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    for command in ("conform", "explain"):
+        done = CliRunner().invoke(cli, [command, str(tmp_path / "empty.jsonl")])
+        assert isinstance(done.exception, InputError)
+        assert str(done.exception).endswith("a trace, but the file is empty"), command
+
+
+@pytest.mark.parametrize("name", ["Raises", "NoKey", "NaN"])
+def test_what_an_error_of_the_policy_refused_is_refused_again(tmp_path: Path, name: str) -> None:
+    lines, refused = refused_by(tmp_path, name)
     detail, difference = run_recording(write(tmp_path / "true.jsonl", lines))
     assert difference is None and detail.endswith(f", {refused} rejected") and refused
     for line in lines:

@@ -65,12 +65,14 @@ def parameters(callable_: Any) -> dict[str, inspect.Parameter]:
     return {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
-def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
-    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError, which names the option."""
+def parse_setting(
+    text: str, option: str = "--set", form: str = "SECTION.KEY=VALUE, such as engine.prefill_chunk=2"
+) -> tuple[str, Any]:
+    """KEY=VALUE, the value written as in TOML; a bare word is a text. Raises InputError with option and form."""
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key or not value.strip():
-        raise InputError(option, None, text, "must be SECTION.KEY=VALUE, such as engine.prefill_chunk=2")
+        raise InputError(option, None, text, f"must be {form}")
     try:
         parsed = tomllib.loads(f"value = {value}")
     except RecursionError as error:
@@ -78,7 +80,7 @@ def parse_setting(text: str, option: str = "--set") -> tuple[str, Any]:
     except ValueError:
         parsed = {"value": value.strip()}
     if len(parsed) != 1:
-        raise InputError(option, None, text, "must be one SECTION.KEY=VALUE")
+        raise InputError(option, None, text, f"must be one {form.partition(',')[0]}")
     return key, parsed["value"]
 
 

@@ -87,9 +87,9 @@ class Run:
             raise SettingError("unit", self.cost.unit, f"must be 'ns': {self.engine} has times of its own", "cost")
         own = getattr(self.policy, "check", None)
         try:
+            policies.check_attributes(self.policy, self.engine)
             if own is not None:
                 own(self.limits, KnownRequests(self.requests))
-            policies.check_attributes(self.policy, self.engine)
         except BatchlabError:
             raise
         except Exception as error:

@@ -24,7 +24,7 @@ ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "OMP_NUM_THREADS": "1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    # The engine core in the client's process, or the server's: with the default executor it spins on a core of its own.
+    # For an engine made here: in this process. A server's has a process of its own, whatever this says.
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 SETTINGS: dict[str, Any] = {

@@ -35,6 +35,7 @@ def test_shortest_prompt_first_with_aging(model: Path, trace: Path) -> None:
     holds(trace)
     header, *lines = trace.read_text().splitlines()
     assert json.loads(header)["settings"] == {"tokens_per_second": 200}
+    assert json.loads(header)["rules"] == "vLLM 0.32.0, shortest prompt first with linear aging, 1"
     plain = json.loads(header) | {"engine": "vllm", "settings": {}}
     trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
     _, difference = run_recording(trace)
@@ -50,6 +51,7 @@ def test_victims(model: Path, trace: Path, rule: str) -> None:
     assert count(trace, '"mode":"recompute"') >= 5
     header, *lines = trace.read_text().splitlines()
     plain = json.loads(header)
+    assert plain["rules"] == "vLLM 0.32.0"
     plain["settings"]["victim"] = None
     trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
     _, difference = run_recording(trace)
@@ -79,6 +81,25 @@ def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
         drive(engine, requests=40, seed=9, aborts=0.15)
     refused = count(trace, '"reason":"busy"')
     assert f"{refused} rejected" in holds(trace)
+
+
+def test_a_door_that_leaves_a_newcomer_refuses_it(model: Path, trace: Path, tmp_path: Path) -> None:
+    """One who is left where it was, and one who is in the queue already when the door fails."""
+    (tmp_path / "door.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Door(Vllm):\n"
+        "    def on_arrival(self, seq, view, batch):\n"
+        "        if seq.prompt_tokens % 4:\n"
+        "            super().on_arrival(seq, view, batch)\n"
+        "            assert seq.prompt_tokens % 5\n"
+    )
+    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'door.py'}:Door") as engine:
+        reasons = drive(engine, requests=40, seed=12)
+    refused = count(trace, ": on_arrival left the newcomer at the door: enqueue or reject it")
+    failed = count(trace, ":Door: AssertionError: ")
+    assert refused >= 3 and failed >= 3
+    assert sum(reason == "error" for reason in reasons.values()) == refused + failed
+    assert f"{refused + failed} rejected" in holds(trace)
 
 
 def test_an_error_in_a_policy_refuses_the_request_and_the_engine_goes_on(
@@ -142,6 +163,7 @@ def test_a_victim_rule_that_fails_leaves_the_choice_to_vllm(model: Path, trace: 
     with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Picky") as engine:
         reasons = drive(engine, requests=60, seed=6, longest=120)
     assert len(reasons) == 60 and count(trace, '"mode":"recompute"') >= 5
+    holds(trace)
     header, *lines = trace.read_text().splitlines()
     plain = json.loads(header) | {"engine": "vllm", "settings": {}}
     trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
@@ -186,13 +208,39 @@ def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> 
         "        return super().plan(view, batch)\n\n\n"
         "class Other(Vllm):\n"
         "    def __init__(self):\n"
-        "        super().__init__(watermark=0.5)\n"
+        "        super().__init__(watermark=0.5)\n\n\n"
+        "class Later(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.plan = lambda view, batch: None\n\n\n"
+        "class Holds(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.holds = 'max'\n\n\n"
+        "class Deep(Vllm):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.steps_in_flight = 2\n\n\n"
+        "class Key(Vllm):\n"
+        "    def queue_key(self, seq):\n"
+        "        return seq.prompt_tokens\n\n\n"
+        "class Bare(Vllm):\n"
+        "    def __init__(self):\n"
+        "        self.queue_key = None\n"
     )
     for text, said in (
         (f"{tmp_path}/mine.py:Plans", "plan: plans its own batch|'plan': plans its own batch"),
         ("sarathi", "plans its own batch"),
         (f"{EXAMPLE.parent}/shortest_prompt_first.py:ShortestPromptFirst", "plans its own batch"),
         (f"{tmp_path}/mine.py:Other", "watermark: 0.5: the policy sets what vLLM has as 0.0"),
+        (f"{tmp_path}/mine.py:Later", "'plan': plans its own batch"),
+        (f"{tmp_path}/mine.py:Holds", "holds: 'max': cannot be carried over"),
+        (f"{tmp_path}/mine.py:Deep", "steps_in_flight: 2: cannot be carried over"),
+        (f"{tmp_path}/mine.py:Key", "queue_key: the constructor of Vllm replaces what the class states"),
+        (f"{tmp_path}/mine.py:Bare", "its __init__ has to call super"),
+        ("vllm 'victim=", '"vllm \'victim=": cannot be read as a shell reads it: No closing quotation'),
+        ("vllm victim", "'victim': must be KEY=VALUE, such as victim=least-computed"),
+        ("nobody", "^BATCHLAB_POLICY: 'nobody': one of chunked, "),
         ("vllm watermark=0.5", "give --watermark to vllm serve"),
         ("vllm preemption_mode=keep", "vLLM can only recompute"),
         ("vllm victim=youngest", "victim: 'youngest': must be|victim"),
@@ -202,9 +250,27 @@ def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> 
         ("", "must name a policy"),
         (None, "must name a policy"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=said) as refused:
             carry(text, ENGINE, LIMITS)
+        assert str(refused.value).startswith("BATCHLAB_POLICY: ") and str(refused.value).count("BATCHLAB") == 1
     assert carry("vllm victim=least-computed", ENGINE, LIMITS).settings["victim"] == "least-computed"
+
+
+def test_a_setting_of_vllms_that_a_policy_does_not_take_is_named(tmp_path: Path) -> None:
+    """It has set nothing itself; with the parameter it takes what vLLM has."""
+    (tmp_path / "mine.py").write_text(
+        "from batchlab.policies.vllm import Vllm\n\n\n"
+        "class Takes(Vllm):\n"
+        "    def __init__(self, scheduling_policy: str = 'fcfs'):\n"
+        "        super().__init__(scheduling_policy=scheduling_policy)\n"
+    )
+    by_priority = ENGINE | {"scheduling_policy": "priority"}
+    said = "scheduling_policy: 'priority': ShortestFirst cannot take what vLLM has here: give its __init__ a parameter"
+    with pytest.raises(InputError, match=f"^BATCHLAB_POLICY: {said} scheduling_policy, and hand it to super"):
+        carry(f"{EXAMPLE}:ShortestFirst", by_priority, LIMITS)
+    with pytest.raises(InputError, match="long_prefill_token_threshold: 64: ShortestFirst cannot take"):
+        carry(f"{EXAMPLE}:ShortestFirst", ENGINE | {"long_prefill_token_threshold": 64}, LIMITS)
+    assert carry(f"{tmp_path}/mine.py:Takes", by_priority, LIMITS).settings == {"scheduling_policy": "priority"}
 
 
 class Waiting:

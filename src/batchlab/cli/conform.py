@@ -42,6 +42,7 @@ def conform(cases: tuple[str, ...], folder: str | None, as_json: bool) -> None:
                 "name": result.name,
                 "path": result.path,
                 "passed": result.difference is None,
+                "detail": result.detail,
                 "difference": None if result.difference is None else vars(result.difference),
             }
             for result in results

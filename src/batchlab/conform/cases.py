@@ -83,7 +83,10 @@ def _shape(case: dict[str, Any]) -> Callable[[dict[str, Any]], tuple[str, Differ
 def read_case(path: str | os.PathLike[str]) -> dict[str, Any]:
     """A case file's content. Raises InputError if it is no JSON object."""
     try:
-        case = json.loads(Path(path).read_bytes().decode("utf-8"))
+        data = Path(path).read_bytes()
+        if not data:
+            raise InputError(path, None, None, "a recorded case or a trace, but the file is empty")
+        case = json.loads(data.decode("utf-8"))
     except OSError as error:
         raise unreadable(path, error, "a recorded case is a JSON file") from error
     except (ValueError, RecursionError) as error:

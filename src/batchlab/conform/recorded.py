@@ -14,7 +14,7 @@ from batchlab.conform.compare import Difference, compare
 from batchlab.core.batch import Batch
 from batchlab.core.blocks import Tokens
 from batchlab.core.limits import Limits
-from batchlab.core.scheduler import Core, View
+from batchlab.core.scheduler import Core, PolicyError, View
 from batchlab.core.sequence import Sequence
 from batchlab.core.step import Delivery, Step
 from batchlab.errors import BatchlabError, InputError
@@ -22,6 +22,8 @@ from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
 from batchlab.explain.source import read_events, tell
 from batchlab.metrics.fold import Summary
 from batchlab.order import check_key
+from batchlab.policies.victims import RULES, VictimRule
+from batchlab.policies.vllm import Vllm
 from batchlab.settings import construct, parameters
 from batchlab.units import counted
 
@@ -55,7 +57,8 @@ def _step(replay: _Replay, event: Iteration) -> Difference | None:
     except BatchlabError:
         raise
     except Exception as error:
-        said = f"the policy raised {type(error).__name__}: {error}, and the recording has no refusal for that"
+        what = "and the recording has no refusal for that" if replay.at_the_door else "so no more can be compared"
+        said = f"the policy raised {type(error).__name__}: {error}, {what}"
         raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {said}") from error
 
 
@@ -82,6 +85,8 @@ class _Known:
         others = [f"{count} {result}" for result, count in counts.items() if result != "completed"]
         numbers = [counted(tally.count, "request"), counted(tally.preemptions, "preemption")]
         self.detail = ", ".join([counted(iterations, "step"), *numbers, *others])
+        if not iterations:
+            self.detail = "nothing was recorded, so nothing differs"
         self.outputs = {r.request.id: r.emitted for r in summary.results if r.result == "completed"}
 
 
@@ -90,11 +95,14 @@ class _Replay:
 
     def __init__(self, header: Header, known: _Known) -> None:
         self.engine = header.engine
-        policy_class = policies.find(header.engine)
+        policy_class = policies.find_recorded(header.engine)
         own = {name: header.settings[name] for name in parameters(policy_class) if name in header.settings}
         self._requests: dict[str, tuple[int, Request]] = {}  # those that have not come
         self._positions = count()
         self._policy = construct(policy_class, own, "settings")
+        policies.check_attributes(self._policy, header.engine)
+        if isinstance(self._policy, Vllm):
+            self._policy._victim = _as_inside_vllm(self._policy)
         self._key = getattr(self._policy, "queue_key", None)
         limits: dict[str, Any] = dict(header.limits)
         self._limits = Limits(**limits)
@@ -104,6 +112,8 @@ class _Replay:
         self._caching = self._limits.enable_prefix_caching
         self._seqs: dict[str, Sequence] = {}
         self._steps: dict[int, Step] = {}
+        self.at_the_door = False
+        """Whether the policy is asked about a newcomer whom the recording does not refuse for an error of it."""
 
     def add(self, request: Request) -> None:
         """A request becomes known."""
@@ -139,18 +149,21 @@ class _Replay:
             if isinstance(what, Dropped):
                 self._drop(what)
             else:
-                self._arrive(*self._requests.pop(what), self._watched if what in troubled else self._door)
+                self.at_the_door = what not in troubled
+                self._arrive(*self._requests.pop(what), self._door if self.at_the_door else self._watched)
+        self.at_the_door = False
 
     def _watched(self, seq: Sequence, view: View, batch: Batch) -> None:
         """The door for one that the recording refuses for an error of the policy: refused if it is one here too."""
         try:
             if self._key is not None:
                 check_key(self._key(seq), [self._key(other) for other in self._seqs.values() if not other.ended])
-            self._door(seq, view, batch)
+            policies.ask_door(self._door, seq, view, batch)
         except Exception as error:
-            if not seq.at_the_door:
+            if seq.running or (isinstance(error, PolicyError) and not seq.at_the_door):  # our core has done it
                 raise
-            batch.reject(seq, f"{self.engine}: {type(error).__name__}: {error}")
+            if not seq.ended:
+                batch.reject(seq, f"{self.engine}: {type(error).__name__}: {error}")
 
     def _arrive(self, position: int, r: Request, door: Door) -> None:
         self._seqs[r.id] = self._core.arrive(
@@ -202,6 +215,19 @@ class _Replay:
             "active": _listed(core.running),
             "free_after": None if core.kv is None else core.kv.free,
         }
+
+
+def _as_inside_vllm(policy: Vllm) -> VictimRule:
+    """The victim rule of a policy; where it fails, inside vLLM vLLM's own is asked."""
+    rule, vllms_own = policy._victim, RULES["priority" if policy.scheduling_policy == "priority" else "last-admitted"]
+
+    def choose(running: list[Sequence]) -> Sequence:
+        try:
+            return running[running.index(rule(running))]
+        except Exception:
+            return vllms_own(running)
+
+    return choose
 
 
 def _recorded(line: Iteration) -> dict[str, Any]:

@@ -11,8 +11,11 @@ from typing import Any
 
 from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
+from batchlab.core.scheduler import PolicyError, View
+from batchlab.core.sequence import Sequence
 from batchlab.errors import InputError, nearest
 from batchlab.policies.base import Policy
+from batchlab.policies.stated import check_stated
 from batchlab.settings import LimitSettings, MemorySettings, parameters
 
 
@@ -35,6 +38,16 @@ def find(name: str) -> type[Any]:
     found = _class_in(name.replace("-", "_"))
     assert found is not None
     return found
+
+
+def find_recorded(name: str) -> type[Any]:
+    """The class that a trace names; a path in it is as its run was given it."""
+    path = name.rpartition(":")[0] or name
+    if path.endswith(".py") and not os.path.isfile(path):
+        where = "" if os.path.isabs(path) else ", from the folder in which its run was started"
+        expected = f"no such file here; the trace names its policy by this path{where}"
+        raise InputError(None, "line 1, engine", path, expected)
+    return find(name)
 
 
 def limits_of(policy_class: type[Any]) -> dict[str, str]:
@@ -80,7 +93,11 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
 
 
 def check_attributes(policy: Any, name: str) -> None:
-    """Refuse a class of one's own whose attributes have no meaning. Raises InputError."""
+    """Refuse a class of one's own whose attributes have no meaning, or do not count. Raises InputError."""
+    check_stated(policy, name)
+    key = getattr(policy, "queue_key", None)
+    if key is not None and not callable(key):
+        raise InputError(name, "queue_key", key, "must be a function of a sequence")
     for attribute, allowed in ATTRIBUTES.items():
         value = getattr(policy, attribute, allowed[0])
         if value not in allowed or isinstance(value, bool) != isinstance(allowed[0], bool):
@@ -92,6 +109,23 @@ def on_arrival(policy: Any) -> Any:
     """A policy's door; a class of one's own without one has the default door."""
     own = getattr(policy, "on_arrival", None)
     return own if own is not None else Policy().on_arrival
+
+
+def ask_door(door: Any, seq: Sequence, view: View, batch: Batch) -> None:
+    """Ask a policy's door as that of a real engine, where a newcomer can only stand in line or be rejected.
+
+    Raises PolicyError for whatever else the door does.
+    """
+    others, rejected = _others(batch), len(batch.rejected)
+    door(seq, view, batch)
+    if _others(batch) > others or len(batch.rejected) > rejected + seq.ended:
+        raise PolicyError("at the door of a real engine a policy can only enqueue or reject the newcomer")
+    if seq.at_the_door:
+        raise PolicyError("on_arrival left the newcomer at the door: enqueue or reject it")
+
+
+def _others(batch: Batch) -> int:
+    return len(batch.preempted) + len(batch.admitted) + len(batch.dropped)
 
 
 def open_door(policy: Any, limits: Limits, batch: Batch) -> tuple[int, int] | None:

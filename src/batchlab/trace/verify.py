@@ -86,6 +86,7 @@ class _Run:
         assert self.replay is not None
         here = sum(request.here for request in self.replay.requests.values())
         notes = [] if line is None else [f"line {line} is cut off and left out"]
+        notes += [] if self.replay.count else ["nothing was recorded, so nothing is broken"]
         notes += [f"{here} requests had not ended when the recording did"] if here else []
         self._report.note = "; ".join(notes) or None
 

@@ -109,7 +109,7 @@ def sections_of(header: Header) -> dict[str, dict[str, Any]]:
 
     Limits have the policy's own names; of the blocks it may keep some for itself.
     """
-    policy = policies.find(header.engine)
+    policy = policies.find_recorded(header.engine)
     limits: dict[str, Any] = dict(header.limits)
     if limits.get("num_gpu_blocks") is None:
         limits = {name: value for name, value in limits.items() if name not in BLOCKS}

@@ -16,8 +16,10 @@ from batchlab.settings import construct, parameters, parse_setting
 PLACE = "BATCHLAB_POLICY"
 PLANS = [name for name, value in vars(Walk).items() if callable(value) and not name.startswith("__")]
 """The methods that build a batch: inside vLLM, vLLM does that."""
-SHAPES = ("holds", "batching", "pipeline_stages", "fixes", "reserved_blocks")
+SHAPES = ("steps_in_flight", "holds", "batching", "pipeline_stages", "fixes", "reserved_blocks")
 """What a policy may state of its engine; here the engine is vLLM."""
+ONLY = "only the queue_key, the victim and on_arrival of a class that derives from batchlab's Vllm can be"
+PLANS_ITSELF = f"plans its own batch, which cannot be carried over to vLLM: {ONLY}"
 
 
 @dataclass(frozen=True)
@@ -35,36 +37,65 @@ def carry(text: str | None, engine: Mapping[str, Any], limits: Mapping[str, Any]
     A queue_key, a victim rule and a door can; they have to stand in a class that derives from the policy `vllm` and
     leaves its plan alone, since vLLM itself makes the plan.
     """
-    words = shlex.split(text or "")
+    name, own = _read(text)
+    try:
+        return _carry(name, own, engine, limits)
+    except InputError as error:
+        if error.file == PLACE:
+            raise
+        if error.place == "engine.policy":  # where a scenario names it
+            error.place = None
+        raise InputError(PLACE, None, None, str(error)) from error
+
+
+def _read(text: str | None) -> tuple[str, dict[str, Any]]:
+    """The policy's name and its settings."""
+    try:
+        words = shlex.split(text or "")
+    except ValueError as error:
+        raise InputError(PLACE, None, text, f"cannot be read as a shell reads it: {error}") from error
     if not words:
         raise InputError(PLACE, None, text, "must name a policy: FILE.py:CLASS, or vllm, and then KEY=VALUE, ...")
     name, *pairs = words
-    own = dict(parse_setting(pair, PLACE) for pair in pairs)
+    return name, dict(parse_setting(pair, PLACE, "KEY=VALUE, such as victim=least-computed") for pair in pairs)
+
+
+def _carry(name: str, own: dict[str, Any], engine: Mapping[str, Any], limits: Mapping[str, Any]) -> Carried:
     policy_class = policies.find(name)
-    _refuse_plan(name, policy_class)
+    if not issubclass(policy_class, Vllm):
+        raise InputError(PLACE, None, name, PLANS_ITSELF)
     for key in own:
         if key in engine:
             raise InputError(PLACE, key, own[key], f"is vLLM's own: give --{key.replace('_', '-')} to vllm serve")
     known = parameters(policy_class)
-    policy = construct(policy_class, own | {key: engine[key] for key in engine if key in known}, PLACE)
+    policy = construct(policy_class, own | {key: engine[key] for key in engine if key in known}, "")
+    policies.check_attributes(policy, name)
+    _refuse_plan(name, policy)
     for key, value in engine.items():
-        if getattr(policy, key) != value:
-            raise InputError(PLACE, key, getattr(policy, key), f"the policy sets what vLLM has as {value!r}")
+        _check_setting(policy, key, value, handed=key in known)
     if policy.preemption_mode != "recompute":
         raise InputError(PLACE, "preemption_mode", policy.preemption_mode, "vLLM can only recompute")
-    policies.check_attributes(policy, name)
     policy.check(Limits(**limits), ())
     return Carried(name, policy, {key: getattr(policy, key) for key in known})
 
 
-def _refuse_plan(name: str, policy_class: type[Any]) -> None:
-    only = "only the queue_key, the victim and on_arrival of a class that derives from batchlab's Vllm can be"
-    if not issubclass(policy_class, Vllm):
-        raise InputError(PLACE, None, name, f"plans its own batch, which cannot be carried over to vLLM: {only}")
+def _refuse_plan(name: str, policy: Any) -> None:
+    """Refuse what vLLM would not look at, whether the class has it or only this object."""
     for method in PLANS:
-        if getattr(policy_class, method) is not getattr(Vllm, method):
-            raise InputError(PLACE, name, method, f"plans its own batch, which cannot be carried over to vLLM: {only}")
+        if method in vars(policy) or getattr(type(policy), method) is not getattr(Vllm, method):
+            raise InputError(PLACE, name, method, PLANS_ITSELF)
     for attribute in SHAPES:
-        value = getattr(policy_class, attribute)
+        value = getattr(policy, attribute)
         if value != getattr(Vllm, attribute):
-            raise InputError(PLACE, f"{name}.{attribute}", value, f"cannot be carried over to vLLM: {only}")
+            raise InputError(PLACE, f"{name}.{attribute}", value, f"cannot be carried over to vLLM: {ONLY}")
+
+
+def _check_setting(policy: Any, key: str, value: Any, handed: bool) -> None:
+    """One of the engine's own has to be what the policy has been told, since vLLM goes by its own."""
+    has = getattr(policy, key)
+    if has == value:
+        return
+    if not handed and has == parameters(Vllm)[key].default:
+        expected = f"{type(policy).__name__} cannot take what vLLM has here: give its __init__ a parameter {key}"
+        raise InputError(PLACE, key, value, f"{expected}, and hand it to super().__init__({key}={key})")
+    raise InputError(PLACE, key, has, f"the policy sets what vLLM has as {value!r}")

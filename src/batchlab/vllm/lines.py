@@ -20,6 +20,8 @@ SETTINGS = (
 """Settings that go by the same name in vLLM's SchedulerConfig and in our policy `vllm`."""
 MOST_PRIORITY = 2**62
 ASYNC = "asynchronous scheduling, vLLM's default on a GPU: start it with --no-async-scheduling"
+RULES = f"vLLM {vllm.__version__.partition('+')[0]}"
+"""Whose rules decide where no policy of one's own does."""
 NAME_BYTES = 8
 """Of a block's hash, so many bytes are its name: among a million blocks, 1 in 40 million that two have the same."""
 
@@ -63,7 +65,7 @@ def obstacle(scheduler: Any) -> str | None:
 
 
 def header(
-    scheduler: Any, engine: str, settings: dict[str, Any], order: str, recorded: dict[str, int]
+    scheduler: Any, engine: str, rules: str, settings: dict[str, Any], order: str, recorded: dict[str, int]
 ) -> dict[str, Any]:
     """The first line."""
     queue = {"order": "policy"} if order == "policy" else {"order": order, "aging": None, "shed": False}
@@ -72,7 +74,7 @@ def header(
         "schema": SCHEMA,
         "batchlab": batchlab.__version__,
         "engine": engine,
-        "rules": f"vLLM {vllm.__version__.partition('+')[0]}",
+        "rules": rules,
         "settings": settings,
         "limits": limits_of(scheduler),
         "clock": {"unit": "ns", "cost": {"model": "recorded"}, "idle": "jump"},

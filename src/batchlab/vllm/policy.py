@@ -14,11 +14,11 @@ from vllm.v1.request import RequestStatus
 
 from batchlab import policies
 from batchlab.core.limits import Limits
-from batchlab.core.scheduler import Core, PolicyError
+from batchlab.core.scheduler import Core
 from batchlab.core.sequence import Sequence
 from batchlab.order import check_key
 from batchlab.policies.victims import RULES
-from batchlab.policies.vllm import priority_key
+from batchlab.policies.vllm import Vllm, priority_key
 from batchlab.vllm import lines
 from batchlab.vllm.carry import Carried, carry
 from batchlab.vllm.file import TRACE
@@ -63,7 +63,8 @@ class PolicyScheduler(Recorder, Scheduler):
         path = os.environ.get(TRACE)
         if path:
             order = "arrival" if key is None else "policy"
-            self.record(path, self._carried.name, self._carried.settings, order)
+            rules = lines.RULES if policy.rules == Vllm.rules else str(policy.rules)
+            self.record(path, self._carried.name, rules, self._carried.settings, order)
 
     def add_request(self, request: Any) -> None:
         """The policy's door, and the place that its order gives."""
@@ -139,13 +140,8 @@ class PolicyScheduler(Recorder, Scheduler):
         if bounds is not None and seq.prompt_tokens <= bounds[0] and seq.max_tokens <= bounds[1]:
             return None
         core = self._mirror(seq.arrival)
-        policies.on_arrival(self._carried.policy)(seq, core.view, core.batch)
-        batch = core.batch
-        if batch.preempted or batch.admitted or batch.dropped or len(batch.rejected) > seq.ended:
-            raise PolicyError("at the door of a real engine a policy can only enqueue or reject the newcomer")
-        if seq.at_the_door:
-            raise PolicyError("on_arrival left the newcomer at the door: enqueue or reject it")
-        return str(batch.rejected[0][1]) if seq.ended else None
+        policies.ask_door(policies.on_arrival(self._carried.policy), seq, core.view, core.batch)
+        return str(core.batch.rejected[0][1]) if seq.ended else None
 
     def _place(self, request: Any) -> tuple[int, Any, int]:
         """Where a request stands in the queue; one whose key could not be told leaves at once, and stands last."""

@@ -56,9 +56,10 @@ class Recorder:
         self._arrival: int | None = None
         """When the request that is being added came, where a class in front of this one has asked the clock."""
 
-    def record(self, path: str, engine: str, settings: dict[str, Any], order: str) -> None:
-        """Begin to record to `path` as a run of the policy `engine`."""
-        self._notes = Notes(self, TraceFile(path), engine, settings, order)
+    def record(self, path: str, engine: str, rules: str, settings: dict[str, Any], order: str) -> None:
+        """Begin to record to `path` as a run of the policy `engine`, which goes by these rules."""
+        recorded = {"epoch": self.clock.epoch, "monotonic": self.clock.zero}
+        self._notes = Notes(self, TraceFile(path), lines.header(self, engine, rules, settings, order, recorded))
 
     def add_request(self, request: Any) -> None:
         """Note who comes."""
@@ -106,7 +107,7 @@ class Recorder:
 class Notes:
     """What is to be written of the step under way."""
 
-    def __init__(self, scheduler: Any, file: TraceFile, engine: str, settings: dict[str, Any], order: str) -> None:
+    def __init__(self, scheduler: Any, file: TraceFile, header: dict[str, Any]) -> None:
         self.file = file
         self._scheduler = scheduler
         self._now = scheduler.clock.now
@@ -123,8 +124,7 @@ class Notes:
         self._hashed: dict[str, int] = {}  # of each request, how many of its blocks have a name in the file
         self._step: Step | None = None
         self._count = 0
-        recorded = {"epoch": scheduler.clock.epoch, "monotonic": scheduler.clock.zero}
-        file.write([lines.header(scheduler, engine, settings, order, recorded)])
+        file.write([header])
 
     def comes(self, request: Any, arrival: int) -> None:
         """A request comes to the scheduler."""
@@ -303,4 +303,5 @@ class RecordingScheduler(Recorder, Scheduler):
         if not path:
             raise ValueError(f"batchlab records to the file that {TRACE} names, and it names none")
         settings = lines.settings_of(self)
-        self.record(path, "vllm", settings, "policy" if settings["scheduling_policy"] == "priority" else "arrival")
+        order = "policy" if settings["scheduling_policy"] == "priority" else "arrival"
+        self.record(path, "vllm", lines.RULES, settings, order)
