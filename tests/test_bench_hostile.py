@@ -138,7 +138,7 @@ def test_nothing_of_an_attempt_is_left_for_the_next() -> None:
     (outcome,) = against(handler, Plan(max_retries=1), evenly(1, gap_ms=1)).outcomes
     assert (outcome.status, outcome.retries, outcome.result, outcome.retry_after) == (200, 1, "completed", None)
     outcome.begin(5)
-    fresh = Outcome(0, 0, 0, sent=5, retries=1, end=outcome.end)
+    fresh = Outcome(0, 0, 0, sent=5, retries=1, waits=[1.0], end=outcome.end)
     assert outcome == fresh
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 from rich.markup import escape
 
-from batchlab.cli.bench import Number
+from batchlab.cli.bench_options import Number
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
