@@ -1,6 +1,5 @@
 """batchlab bench."""
 
-import asyncio
 import contextlib
 import json
 import math
@@ -125,7 +124,7 @@ def bench(url: str, **given: Any) -> None:
             None,
             "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install -e '.[bench]'",
         ) from None
-    from batchlab.bench import outputs
+    from batchlab.bench import interruptible, outputs
     from batchlab.bench.figures import document
     from batchlab.bench.run import bench as measure
     from batchlab.metrics.answers import missed, question
@@ -140,7 +139,7 @@ def bench(url: str, **given: Any) -> None:
         if given["save_run"]:
             files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
-            result = asyncio.run(measure(where, requests, plan, given["seed"], done, keep=True))
+            result = interruptible.run(measure(where, requests, plan, given["seed"], done, keep=True))
         if result.measured.cut is not None:  # what has been measured is written, however often Ctrl-C is pressed
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         found = document(result, asked)
