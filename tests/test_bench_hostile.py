@@ -138,8 +138,30 @@ def test_nothing_of_an_attempt_is_left_for_the_next() -> None:
     (outcome,) = against(handler, Plan(max_retries=1), evenly(1, gap_ms=1)).outcomes
     assert (outcome.status, outcome.retries, outcome.result, outcome.retry_after) == (200, 1, "completed", None)
     outcome.begin(5)
-    fresh = Outcome(0, 0, 0, sent=5, retries=1, end=outcome.end)
+    fresh = Outcome(0, 0, 0, sent=5, retries=1, waits=[1.0], end=outcome.end)
     assert outcome == fresh
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(2.0, 2), (0.5, 1), (600.0, 10)])
+def test_a_server_that_never_answers_is_waited_for_no_longer_than_a_request(timeout: float, seconds: int) -> None:
+    async def main() -> float:
+        hold = asyncio.Event()
+
+        async def nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await hold.wait()
+            writer.close()
+
+        server = await asyncio.start_server(nothing, "127.0.0.1", 0)
+        async with server:
+            where = Where(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=timeout)
+            begin = asyncio.get_running_loop().time()
+            with pytest.raises(InputError, match="cannot be reached: no answer in time"):
+                await bench(where, evenly(1, gap_ms=1), Plan())
+            took = asyncio.get_running_loop().time() - begin
+            hold.set()
+        return took
+
+    assert virtual_time.run(main()) == pytest.approx(seconds, abs=0.2)
 
 
 def test_a_redirect_is_not_followed() -> None:

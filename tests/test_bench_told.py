@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from click.testing import CliRunner
+from mock_server import a_run
 from rich.console import Console
-from test_bench import EXAMPLE, LAST, MS, NOTHING, TOKEN, another, evenly, says
+from test_bench import EXAMPLE, LAST, MS, NOTHING, TOKEN, another, evenly, measured, says
 from test_bench_hostile import against
 
 from batchlab.bench import outputs
@@ -27,8 +28,10 @@ from batchlab.bench.load import Measured, Plan
 from batchlab.bench.run import Where, bench
 from batchlab.bench.target import Target, base_of
 from batchlab.cli import bench_tables
+from batchlab.cli.bench import _other_wait
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
+from batchlab.metrics.answers import question
 from batchlab.scenario import load
 from batchlab.validate.recorded import recorded
 
@@ -72,6 +75,102 @@ def test_a_busy_moment_is_no_saturated_client(ms: int, saturated: bool) -> None:
     )
     assert found["load"]["saturated"] is saturated
     assert any(line.startswith("CLIENT SATURATED") for line in found["notes"]) is saturated
+
+
+def made(outcomes: list[Outcome], plan: Plan | None = None, **measured: Any) -> Result:
+    """The result of a load of four tokens each, of which this became."""
+    elapsed = measured.pop("elapsed", max(o.end for o in outcomes))
+    target, requests = Target("", "", "openai", "m"), evenly(len(outcomes), gap_ms=0)
+    return result_of(target, plan or Plan(), requests, Measured(outcomes, elapsed, 0.1, 2, **measured), [])
+
+
+def ended(k: int, at_ms: int, result: str, reason: str = "") -> Outcome:
+    """A request that was to go out k seconds after the start, and its end."""
+    chunks = [((at_ms - 30 + 10 * n) * MS, 1) for n in range(4)] if result == "completed" else []
+    times = {"sent": k * 1000 * MS, "first_sent": k * 1000 * MS, "end": (at_ms + 5 * (result == "completed")) * MS}
+    return Outcome(k, k * 1000 * MS, k * 1000 * MS, result=result, reason=reason, chunks=chunks, **times)
+
+
+REFUSED = "connection: Connect call failed"
+
+
+def test_a_server_that_dies_is_not_as_fast_as_it_was_before() -> None:
+    """Five requests, one a second, of which two are answered, 100 ms after they were sent: 2 of 4 s are 0.5 a second;
+    up to the last answer it would be 2 of 1.1 s. What came after the last token counts only where nothing else does."""
+    dead = [ended(k, k * 1000, "failed", REFUSED) for k in (2, 3, 4)]
+    found = document(
+        made([ended(0, 100, "completed"), ended(1, 1100, "completed"), *dead]),
+        question("ns", None, ("e2el:500",), None),
+    )
+    assert found["throughput"]["request_rate"] == found["answers"]["throughput"]["request_rate"] == 0.5
+    assert found["throughput"]["output_token_rate"] == 2.0 and found["answers"]["goodput"]["goodput"] == 0.5
+    assert found["notes"] == [
+        "of 5 requests 3 failed: E2E and TPOT are of the others, TTFT of whoever got a token",
+        f"the server was gone from 1.1 s on: all 3 that ended later failed: {REFUSED}",
+    ]
+    fine = document(made([ended(0, 100, "completed"), ended(1, 1100, "completed")]), NOTHING)
+    assert fine["throughput"]["request_rate"] == pytest.approx(2 / 1.1) and fine["notes"] == []
+    cut = document(made([ended(0, 100, "completed")], elapsed=4000 * MS, cut=1), NOTHING)
+    assert cut["throughput"]["request_rate"] == 0.25
+
+
+def test_requests_that_fail_before_others_are_answered_are_no_end_of_the_server() -> None:
+    mixed = [ended(0, 500, "rejected", "429: full"), ended(1, 1400, "failed", "took"), ended(2, 9000, "completed")]
+    assert document(made(mixed), NOTHING)["notes"] == [
+        "of 3 requests 1 failed and 1 were rejected: E2E and TPOT are of the others, TTFT of whoever got a token"
+    ]
+    assert document(made(mixed[:2]), NOTHING)["notes"] == []  # there are no latencies
+
+
+def test_a_saved_run_of_which_requests_failed_says_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(where: Where, requests: Any, *_: Any, **__: Any) -> Result:
+        outcomes = [ended(0, 100, "completed"), *(ended(k, 1000 * k, "failed", REFUSED) for k in (1, 2))]
+        return result_of(Target("", "", "openai", "m"), Plan(), requests, Measured(outcomes, 2000 * MS, 0.1, 2), [])
+
+    monkeypatch.setattr("batchlab.bench.run.bench", lost)
+    words = ["bench", "http://127.0.0.1:9", "--scenario", str(EXAMPLE), "--save-run", str(tmp_path / "run")]
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0 and "of 3 requests 2 failed" in done.stderr
+    said = f"{tmp_path / 'run'}: 2 of 3 requests were not completed and are left out: what the server spent on them"
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("waits", "told"), [([], None), ([1.0, 1.0], None), ([3.0, 1.0], "2 s in the mean, 3 s at most")]
+)
+def test_attempts_after_the_first_are_told(
+    waits: list[float], told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcomes = [ended(0, 100, "completed"), ended(1, 5000, "completed"), ended(2, 2100, "completed")]
+    outcomes[1].waits, outcomes[1].retries = waits, len(waits)
+    found = document(made(outcomes, Plan(max_retries=3)), NOTHING)
+    found["load"]["asked_rate"] = None
+    bench_tables.print_bench(found)
+    line = "1 request needed more than one attempt: 5 attempts in all"
+    assert (line in capsys.readouterr().out.splitlines()) is bool(waits)
+    assert (found["retries"], found["retried"]) == (len(waits), int(bool(waits)))
+    said = _other_wait(found["retry_wait"])
+    wait = "of the prediction: it waits 1 s before another attempt; the server asked for "
+    assert said == ([] if told is None else [wait + told])
+
+
+def test_the_waits_before_attempts_are_those_that_the_server_asked_for() -> None:
+    run = a_run(seats=1, max_queue=1)
+    result, _ = measured(run, evenly(3, gap_ms=1, output=30), Plan(max_retries=20), retry_after=2)
+    waits = [wait for o in result.outcomes for wait in o.waits]
+    assert waits and set(waits) == {2.0} and len(waits) == document(result, NOTHING)["retries"]
+
+
+@pytest.mark.parametrize("clients", [None, 2])
+def test_a_closed_loop_has_no_rate_of_sending(clients: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(made([ended(k, k * 1000 + 100, "completed") for k in range(4)], Plan(clients=clients)), NOTHING)
+    found["load"]["asked_rate"] = None
+    bench_tables.print_bench(found)
+    shown = capsys.readouterr().out
+    assert ("sent 1.000 requests/s" in shown) is (clients is None) and "completed 1.290 requests/s" in shown
+    assert found["load"]["achieved_rate"] == (1.0 if clients is None else None)
 
 
 def test_files_of_an_interrupted_run_say_so(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The controlled experiment on servers: our own mock server is the engine, so what is true of it is known."""
 
+import errno
 import json
 import math
 import os
@@ -12,15 +13,34 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from test_experiment import KEY, made
 
 from batchlab.bench.client import Outcome
 from batchlab.bench.engine import words_of
-from batchlab.bench.rounds import change, left_open, reading, resolved, settled, token_times
+from batchlab.bench.figures import result_of
+from batchlab.bench.load import Measured as Load
+from batchlab.bench.load import Plan
+from batchlab.bench.rounds import (
+    COMPARED,
+    Arm,
+    Cold,
+    _measured,
+    change,
+    left_open,
+    reading,
+    resolved,
+    settled,
+    token_times,
+)
+from batchlab.bench.target import Target
+from batchlab.cli.experiment_rounds import Experiment, tell
 from batchlab.cli.main import cli
-from batchlab.plan.experiment import read
+from batchlab.errors import InputError
+from batchlab.plan.experiment import Part, read, requests_of
+from batchlab.plan.trial import Trial
 
 pytestmark = pytest.mark.once
 
@@ -205,6 +225,51 @@ def test_what_the_noise_hides_has_no_direction_but_a_number_of_rounds() -> None:
     assert "= 128 has the shorter ITL P99" in reading(one, clear, KEY)[0]
 
 
+def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not on the P95 of TTFT, of which there is no row; how many wait there is one of, of how long they do none."""
+    one = [made(8, waiting=4.0) for _ in range(3)]
+    hidden = [made(64, ttft__p95=value, queue_time__mean=value, waiting=4.0) for value in (40, 41, 42)]
+    assert left_open(one, [made(64, ttft__p95=value, waiting=4.0) for value in (40, 400, 10)]) == {}
+    assert reading(one, hidden, KEY) == ["no rule applies: no trade beyond 5 % between ITL, TTFT and throughput"]
+    better = [made(64, itl__p99=50, ttft__mean=75, waiting=4.0) for _ in one]
+    said = "max_num_batched_tokens = 64 is better in all of it: ITL P99 50 % and TTFT mean 25 % shorter"
+    assert reading(one, better, KEY) == [said]
+    assert reading(one, [made(64, ttft__mean=50, waiting=4.0) for _ in one], KEY) == [
+        "no rule applies; max_num_batched_tokens = 64 has TTFT mean 50 % shorter"
+    ]
+    trade = [made(64, itl__p99=200, ttft_long__p50=50, waiting=1.0) for _ in one]
+    assert reading(one, trade, "engine.max_num_seqs") == [
+        "max_num_seqs = 8 has the shorter ITL P99 and the longer TTFT of long prompts: 4.00 requests in the mean wait "
+        "to be scheduled, not 1.00"
+    ]
+    arms = [
+        [Arm(value, Cold(value, 1.0, 1, 1), 3 * [run], 0) for value, run in ((8, a), (64, b))]
+        for a, b in zip(one, trade, strict=True)
+    ]
+    predicted = [run for _ in range(3) for run in (one[0], trade[0])]
+    tell(Experiment("engine.max_num_seqs", predicted, arms), None)
+    shown = capsys.readouterr().out.splitlines()
+    rows = [line for line in shown if line.startswith(("TTFT", "ITL", "output", "waiting", "requests/s", "KV use"))]
+    assert f"of {len(rows)} changes with an interval about one in twenty leaves out 0 % by chance" in shown
+    assert {name.replace(" P", ", p").replace(" mean", ", mean") for name in COMPARED} <= {
+        line.split("  ")[0] for line in rows
+    }
+
+
+def test_a_program_that_is_not_there_is_noticed_before_anything_is_simulated(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def simulated(*_: object) -> None:
+        raise AssertionError("too early")
+
+    monkeypatch.setattr("batchlab.cli.experiment._measure", simulated)
+    for program, reason in (("no-such-program", errno.ENOENT), (scenario, errno.EACCES)):
+        done = CliRunner().invoke(cli, arguments(scenario, f"{program} {{value}} {{port}}"))
+        assert isinstance(done.exception, InputError)
+        told = str(done.exception)
+        assert told.startswith("--engine: ") and told.endswith(f": cannot be started: {os.strerror(reason)}")
+
+
 def test_a_change_of_less_than_is_looked_for_is_not_asked_for() -> None:
     one, nearly = [made(128) for _ in range(3)], [made(512, ttft__mean=100 + k) for k in (1, -1, 2)]
     assert left_open(one, nearly) == {}  # equal within 5 %, and that is known
@@ -227,6 +292,20 @@ def test_why_p90_may_go_the_other_way_is_said() -> None:
         and "more gaps hold a chunk" in found[1]
     )
     assert len(read(with_p90(small, 20), with_p90(large, 20), KEY)) == 1
+
+
+def test_a_server_that_dies_in_a_round_is_not_as_fast_as_before(scenario: str) -> None:
+    """One answer of four tokens after a second, and whoever comes later fails, the last one after eight."""
+    trial = Trial(scenario)
+    part = Part(trial, "mixed", 32, 150, 0.0)
+    _, requests = requests_of(part)
+    requests = requests.take(np.arange(2))
+    answered = Outcome(0, 0, 0, result="completed", end=10**9, chunks=[(10**9 - k, 1) for k in (30, 20, 10, 0)])
+    for end, rate in ((8 * 10**9, 0.125), (5 * 10**8, 1.0)):
+        outcomes = [answered, Outcome(1, 0, 0, sent=1, end=end, reason="connection: gone")]
+        target = Target("", "", "openai", "m")
+        found = _measured(part, requests, result_of(target, Plan(), list(requests), Load(outcomes, end, 0.1, 2), []))
+        assert (found.request_rate, found.output_token_rate) == (rate, 4 * rate)
 
 
 def test_tokens_of_a_chunk_are_spread_over_the_time_since_the_one_before() -> None:

@@ -172,7 +172,9 @@ def test_one_of_the_processes_is_killed() -> None:
         list(each(os._exit, [1, 1, 1], 2))
 
 
-def test_a_load_that_is_interrupted_tells_what_has_ended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("presses", [1, 50])
+def test_a_load_that_is_interrupted_tells_what_has_ended(tmp_path: Path, presses: int) -> None:
+    """However often Ctrl-C is pressed within a tenth of a second."""
     server = start("serve", str(EXAMPLE), "--port", "0")
     assert server.stderr is not None
     try:
@@ -187,7 +189,9 @@ def test_a_load_that_is_interrupted_tells_what_has_ended(tmp_path: Path) -> None
         )
         process = start("bench", url, *wanted, "--json", "--requests", str(tmp_path / "r.csv"))
         wait_for(lambda: completed(url) >= 5, process)
-        os.killpg(process.pid, signal.SIGINT)
+        for _ in range(presses):
+            os.killpg(process.pid, signal.SIGINT)
+            time.sleep(0.002)
         printed, told = process.communicate(timeout=120)
     finally:
         server.terminate()

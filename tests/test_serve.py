@@ -1,10 +1,12 @@
 """The mock server over HTTP, also for clients that mean no good. Time is virtual, so figures are exact."""
 
 import asyncio
+import errno
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 import virtual_time
+from click.testing import CliRunner
 from mock_server import QueueOrder, Served, a_run, served
 
+from batchlab.cli.main import cli
+from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm
 from batchlab.scenario import load
 from batchlab.serve import server as server_module
@@ -426,6 +431,16 @@ def test_what_cannot_be_served_is_one_line(options: list[str], said: str) -> Non
     assert done.returncode == 2
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_said_of_the_port() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(cli, ["serve", str(EXAMPLE), "--port", str(port)])
+    assert isinstance(done.exception, InputError)
+    assert str(done.exception) == f"--port: {port}: cannot listen there on 127.0.0.1: {os.strerror(errno.EADDRINUSE)}"
 
 
 def test_prompt_tokens_are_counted_as_vllm_does() -> None:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from batchlab.policies.vllm import Vllm
 from batchlab.serve.engine import Engine
-from batchlab.serve.protocol import Answer, Chat, Completion
+from batchlab.serve.protocol import Answer, ApiError, Chat, Completion, parse
 from batchlab.trace.verify import verify
 
 pytestmark = pytest.mark.once
@@ -49,6 +49,32 @@ def test_a_list_of_wrong_things_is_refused_at_the_first(kind: Any, body: Any) ->
     with pytest.raises(ValidationError) as caught:
         kind.model_validate_json(json.dumps(body))
     assert caught.value.error_count() <= 5
+
+
+@pytest.mark.parametrize("content", [5, [5], [{"type": "image_url"}], {"text": "a"}])
+def test_a_wrong_content_is_named_by_its_place_in_the_body(content: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": content}]}
+    with pytest.raises(ApiError) as caught:
+        parse(Chat, json.dumps(body).encode())
+    said = "messages[1].content: must be a text, or a list of parts of type text"
+    assert (caught.value.status, caught.value.message, caught.value.param) == (400, said, "messages")
+
+
+def test_a_body_that_is_said_to_be_too_long_is_refused_before_it_comes() -> None:
+    async def main() -> bytes:
+        async with served() as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(HEAD + b"Content-Length: 99999999999\r\n\r\n")
+            begin = asyncio.get_running_loop().time()
+            found = await reader.readuntil(b"}}")
+            assert (
+                asyncio.get_running_loop().time() - begin < 1
+            )  # of virtual time, in which nothing has to be waited for
+            writer.close()
+            return found
+
+    head, _, text = virtual_time.run(main()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ") and b"longer than 33,554,432 bytes" in text
 
 
 def test_a_client_that_asks_whether_to_go_on_is_told_so() -> None:

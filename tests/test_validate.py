@@ -383,6 +383,24 @@ def test_steps_that_are_not_linear_show_an_error_on_what_was_held_out(tmp_path: 
     assert all(document["cost"][name] >= 0 for name in TRUE)
 
 
+@pytest.mark.parametrize("times", [(10_000, 10_000, 10_000, 40_000), (10_000, 10_400, 9_800, 10_100)])
+def test_what_all_steps_come_to_together_is_said_beside_the_bias(tmp_path: Path, times: tuple[int, ...]) -> None:
+    """Equal steps of four times in turn, so that every fifth has each as often as all have. The least sum of squared
+    relative errors is that of c = sum(1 / t) / sum(1 / t^2); the sum of times is 4 c instead of the sum of these."""
+    profiles.write(tmp_path / "steps.csv", "decodes,time_us", [(1, times[k % 4]) for k in range(100)])
+    c = sum(1 / t for t in times) / sum(1 / t**2 for t in times)
+    total, bias = 100 * (4 * c / sum(times) - 1), 25 * sum(c / t - 1 for t in times)
+    command = ["calibrate", tmp_path / "steps.csv", "-o", tmp_path / "cost.toml"]
+    found, shown = json.loads(invoke(*command, "--json").stdout), invoke(*command)
+    step = found["held_out_errors_pct"]["step"]
+    assert (step["total"], step["bias"]) == (pytest.approx(total), pytest.approx(bias))
+    heading, row = (line for line in shown.stdout.splitlines() if line.startswith(("error of", "step")))
+    assert "held out  total %  bias %" in heading and row.split()[2:4] == [f"{total:+.2f}", f"{bias:+.2f}"]
+    assert f"all of it together by {total:+.1f} %" in (tmp_path / "cost.toml").read_text()
+    said = [note for note in found["notes"] if "together come out" in note]
+    assert bool(said) == (max(times) == 40_000) and all(f"{-total:.1f} % too short" in note for note in said)
+
+
 def test_a_table_is_the_steps_themselves(tmp_path: Path) -> None:
     rows = [(q, n, 1000 + 2 * q + (50 if n == 4 else 10 * n)) for q in (0, 8, 16) for n in (1, 2, 4)]
     (tmp_path / "in").mkdir()

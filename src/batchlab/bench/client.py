@@ -38,7 +38,7 @@ class Outcome:
     intended: when it was to go out. ready: when it could, after a cap on those in flight. first_sent, sent: when it
     did, the first and the last time. chunks: when each event with output came, and how many tokens it held. counted:
     how these are known: `token_ids`, `usage` or `chunks` (one each, a guess). output, prompt: tokens as the server
-    counts them, None if it does not say. retries: attempts after the first.
+    counts them, None if it does not say. retries: attempts after the first; waits: seconds before each of them.
     """
 
     position: int
@@ -55,6 +55,7 @@ class Outcome:
     prompt: int | None = None
     retries: int = 0
     retry_after: float | None = None
+    waits: list[float] = field(default_factory=list)
     first_sent: int = 0
 
     def begin(self, now: int) -> None:

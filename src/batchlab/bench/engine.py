@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -43,6 +45,14 @@ def words_of(command: str) -> list[str]:
         if not any(place in word for word in words):
             raise InputError("--engine", None, command, f"must hold {place}: --engine 'vllm serve MODEL ...'")
     return words
+
+
+def refuse_missing(words: list[str]) -> None:
+    """Raises InputError where the program is not there, before anything long is done for it."""
+    program = words[0]
+    if not any(place in program for place in PLACES) and shutil.which(program) is None:
+        reason = errno.EACCES if os.sep in program and os.path.exists(program) else errno.ENOENT
+        raise InputError("--engine", None, program, f"cannot be started: {os.strerror(reason)}")
 
 
 @contextlib.contextmanager

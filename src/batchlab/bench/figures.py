@@ -47,6 +47,15 @@ class Result:
         """Of each of the requests."""
         return self.measured.outcomes
 
+    @property
+    def until(self) -> int:
+        """When the last request ended that was not completed, or the load was interrupted: rates go at least so far.
+
+        Up to the last completion a server that dies under a load would look as fast as it was before.
+        """
+        ends = [o.end for o in self.outcomes if o.result != "completed"]
+        return max(ends if self.measured.cut is None else [*ends, self.measured.elapsed], default=0)
+
 
 def result_of(
     target: Target, plan: Plan, requests: Sequence[Request], measured: Measured, series: Sequence[Sample]
@@ -132,16 +141,18 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
         "results": summary.result_counts(),
         "reasons": dict(Counter(o.reason for o in result.outcomes if o.reason).most_common()),
         "retries": sum(o.retries for o in result.outcomes),
+        "retried": sum(o.retries > 0 for o in result.outcomes),
+        "retry_wait": figures(np.array([wait for o in result.outcomes for wait in o.waits])),
         "latency": latencies(summary.tally, arrival) | from_send(result.outcomes),
-        "throughput": throughput(summary.tally, arrival, "ns"),
+        "throughput": throughput(summary.tally, arrival, "ns", result.until),
         "load": load_figures(result),
         "tokens": token_figures(result),
         "server": series_figures(result.series),
         "series": [sample.as_dict() for sample in result.series],
     }
     if asked:
-        found["answers"] = answers(summary, asked)
-    found["notes"] = notes(found)
+        found["answers"] = answers(summary, asked, result.until)
+    found["notes"] = [*_not_answered(result.outcomes), *notes(found)]
     if result.measured.cut is not None:
         found["notes"].insert(0, _cut_short(result.measured))
     return found
@@ -150,6 +161,24 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
 def _cut_short(measured: Measured) -> str:
     ended = f"interrupted after {measured.elapsed / NS_IN_S:,.1f} s, when {len(measured.outcomes):,} requests had ended"
     return f"PARTIAL: {ended}; {measured.cut:,} under way are left out, the slow ones among them"
+
+
+def _not_answered(outcomes: Sequence[Outcome]) -> list[str]:
+    """Of how many requests the latencies are not, and from when on nothing was answered any more."""
+    done = [o for o in outcomes if o.result == "completed"]
+    lost = [o for o in outcomes if o.result in ("failed", "rejected")]
+    if not done or not lost:
+        return []
+    kinds = Counter(o.result for o in lost)
+    said = " and ".join(f"{count:,} {'were ' * (kind == 'rejected')}{kind}" for kind, count in sorted(kinds.items()))
+    lines = [f"of {len(outcomes):,} requests {said}: E2E and TPOT are of the others, TTFT of whoever got a token"]
+    last = max(o.end for o in done)
+    later = [o for o in lost if o.end > last]
+    if len(later) > 1:
+        reason = Counter(o.reason for o in later).most_common(1)[0][0]
+        gone = "the server was gone" if reason.startswith("connection: ") else "nothing was completed"
+        lines.append(f"{gone} from {last / NS_IN_S:,.1f} s on: all {len(later):,} that ended later failed: {reason}")
+    return lines
 
 
 def from_send(outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -168,20 +197,20 @@ def from_send(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 def load_figures(result: Result) -> dict[str, Any]:
     """What was asked of the server: intended and actual sendings.
 
-    requested_rate, achieved_rate: requests a second between first and last, None where all go out at once. held_back:
-    requests that waited for a place under the cap. send_lag: how long a request went out after it could have.
+    requested_rate, achieved_rate: requests a second between first and last, None where all go out at once, and in a
+    closed loop, whose clients all send at its beginning and later only as they are answered. held_back: requests that
+    waited for a place under the cap. send_lag: how long a request went out after it could have.
     saturated: whether this client was too slow to send, or to read, in time.
     """
     outcomes, measured = result.outcomes, result.measured
+    open_loop = result.plan.clients is None
     held = np.array([o.ready - o.intended for o in outcomes], np.int64)
     first_sent = np.array([o.first_sent for o in outcomes], np.int64)
     lag = first_sent - np.array([o.ready for o in outcomes], np.int64)
     late = int((lag > LATE).sum())
     return {
-        "requested_rate": rate_of(np.array([o.intended for o in outcomes], np.int64))
-        if result.plan.clients is None
-        else None,
-        "achieved_rate": rate_of(first_sent),
+        "requested_rate": rate_of(np.array([o.intended for o in outcomes], np.int64)) if open_loop else None,
+        "achieved_rate": rate_of(first_sent) if open_loop else None,
         "max_in_flight": measured.most,
         "held_back": int((held > 0).sum()),
         "longest_held_back": int(held.max()),

@@ -177,6 +177,7 @@ class Load:
                     break
                 await self._clock.until(again)
                 outcome.retries += 1
+                outcome.waits.append(wait)
                 if request.deadline is not None:
                     body = self._body(outcome.position, self._now() - outcome.intended)
         finally:

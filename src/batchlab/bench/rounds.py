@@ -30,18 +30,25 @@ SCRAPE = 0.25
 MOST_ROUNDS = 1000
 Figure = tuple[str, str | None]
 """Metric and statistic, or a field of Measured."""
+ROWS: dict[str, tuple[str, str]] = {
+    "TTFT, mean": ("ttft", "mean"),
+    **{name: of for name, of in TIMES.items() if of[0] != "queue_time" and of != TIMES["TTFT, p95"]},
+}
+"""The times that are told of rounds, and that their reading rests on: those of the simulation, but the mean TTFT for
+its P95, and no queue time, which no client sees."""
 COMPARED: dict[str, Figure] = {
     "TTFT mean": ("ttft", "mean"),
-    "TTFT P95": ("ttft", "p95"),
     "TTFT of short P50": ("ttft short", "p50"),
     "TTFT of long P50": ("ttft long", "p50"),
     "ITL P50": ("itl", "p50"),
     "ITL P90": ("itl", "p90"),
     "ITL P99": ("itl", "p99"),
-    "queue time mean": ("queue_time", "mean"),
+    "waiting mean": ("waiting", None),
     "output tokens/s": ("output_token_rate", None),
 }
-"""The figures that a reading names where the rounds leave them open."""
+"""The rows that a reading names where the rounds leave them open."""
+QUEUE_TIME: Figure = ("queue_time", "mean")
+"""In no row, but told by two: by Little's law those that wait over those that are completed."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,7 @@ def _measured(part: Part, requests: Columns, result: Result) -> Measured:
         kv_use=kv["max"] if kv else None,
         cached=None,
         preemptions=int(whole.get("preemptions") or 0),
+        until=result.until,
     )
     return judged(part, "ns", result.summary, served)
 
@@ -214,7 +222,7 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
     count = len(one)
     if count < 2:
         return ["not resolved: one round does not show how large the noise is; --rounds 2 at least"]
-    said, still = read(*settled(one, other), key), left_open(one, other)
+    said, still = read(*settled(one, other), key, ROWS), left_open(one, other)
     if not still:
         return said
     each = (
@@ -228,7 +236,7 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:
     """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart."""
     first, second = _mean(one), _mean(other)
-    for of in {*COMPARED.values(), *TIMES.values()}:
+    for of in {*COMPARED.values(), *ROWS.values(), QUEUE_TIME}:
         if not resolved(change(one, other, of)):
             second = _with(second, of, figure(first, of))
     return first, second

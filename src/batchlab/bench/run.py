@@ -60,7 +60,7 @@ async def bench(
     allow_many_files()
     clock = Clock()
     async with session({**credentials(where.url), **where.headers}) as http:
-        target = await find(http, where.url, where.backend, where.path, where.model, where.extra)
+        target = await find(http, where.url, where.backend, where.path, where.model, where.extra, where.timeout)
         client = Client(http, target, clock, where.timeout, where.token_ids)
         load = Load(requests, Prompts(requests, seed, where.vocab), client, clock, plan)
         await load.warm_up()

@@ -17,6 +17,8 @@ from batchlab.errors import InputError, nearest, shorten
 PATHS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 CONNECT = 10.0
 """Seconds within which a server has to take a connection, and to answer when it is asked for its models."""
+LEAST = 1.0
+"""It has so many seconds even where a request may take less."""
 VERSION_WAIT = 2.0
 """Seconds to wait for an answer that is not needed."""
 KEEP_ALIVE = 3.0
@@ -107,10 +109,14 @@ async def find(
     path: str | None,
     model: str | None,
     extra: Mapping[str, Any],
+    within: float = CONNECT,
 ) -> Target:
-    """The target, with the model that the server names if none is given. Raises InputError where it is not there."""
+    """The target, with the model that the server names if none is given. within: seconds for it to answer.
+
+    Raises InputError where it is not there.
+    """
     base = base_of(url)
-    status, known = await _models(client, base)
+    status, known = await _models(client, base, min(CONNECT, max(within, LEAST)))
     if model is None:
         if not known:
             expected = "names no model: is it the server's address? If so, say which one, with --model"
@@ -121,10 +127,10 @@ async def find(
     return Target(base, path or PATHS[backend], backend, model, extra, await _version(client, base))
 
 
-async def _models(client: aiohttp.ClientSession, base: str) -> tuple[int, list[str]]:
+async def _models(client: aiohttp.ClientSession, base: str, within: float) -> tuple[int, list[str]]:
     """The status of the answer and the names of the models; none where the server does not tell."""
     try:
-        timeout = aiohttp.ClientTimeout(total=CONNECT)
+        timeout = aiohttp.ClientTimeout(total=within)
         async with client.get(f"{base}/v1/models", timeout=timeout, allow_redirects=False) as response:
             elsewhere(base, response)
             if response.status in (401, 403):

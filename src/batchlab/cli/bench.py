@@ -1,6 +1,5 @@
 """batchlab bench."""
 
-import asyncio
 import contextlib
 import json
 import math
@@ -15,6 +14,7 @@ from typing import Any
 import click
 
 from batchlab.cli.answers import SeveralWords
+from batchlab.cli.bench_options import Number, extra_of, headers_of, interval_of, path_of
 from batchlab.cli.documents import print_json
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
@@ -32,17 +32,6 @@ AT_ONCE = (
 )
 Tokens = click.IntRange(1, 2**24)
 """More than any context has, and a prompt that can still be written out."""
-
-
-class Number(click.FloatRange):
-    """A number of a range; NaN, which compares with nothing, lies in none."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number. Fails for one outside."""
-        found = super().convert(value, param, ctx)
-        if math.isnan(found):
-            self.fail(f"{value!r} is not a number.", param, ctx)
-        return found
 
 
 @click.command(cls=SeveralWords)
@@ -135,7 +124,7 @@ def bench(url: str, **given: Any) -> None:
             None,
             "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install -e '.[bench]'",
         ) from None
-    from batchlab.bench import outputs
+    from batchlab.bench import interruptible, outputs
     from batchlab.bench.figures import document
     from batchlab.bench.run import bench as measure
     from batchlab.metrics.answers import missed, question
@@ -150,7 +139,7 @@ def bench(url: str, **given: Any) -> None:
         if given["save_run"]:
             files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
-            result = asyncio.run(measure(where, requests, plan, given["seed"], done, keep=True))
+            result = interruptible.run(measure(where, requests, plan, given["seed"], done, keep=True))
         if result.measured.cut is not None:  # what has been measured is written, however often Ctrl-C is pressed
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         found = document(result, asked)
@@ -163,6 +152,7 @@ def bench(url: str, **given: Any) -> None:
             found["notes"] += [f"of the prediction: {remark}" for remark in run.remarks()]
             if found["load"]["held_back"] or (plan.clients is not None and not plan.think_time):
                 found["notes"].append(f"of the prediction: {AT_ONCE}")
+            found["notes"] += _other_wait(found["retry_wait"])
         _write(result, found, run, given, table, detailed)
     if given["as_json"]:
         print_json(found)
@@ -214,11 +204,11 @@ def _where(url: str, given: dict[str, Any]) -> Any:
     return Where(
         url,
         backend=given["backend"],
-        path=_path(given["endpoint"]),
+        path=path_of(given["endpoint"]),
         model=given["model"],
-        headers=_headers(given["headers"]),
-        extra=_extra(given["extra_body"]),
-        scrape_interval=_interval(given["scrape_interval"]),
+        headers=headers_of(given["headers"]),
+        extra=extra_of(given["extra_body"]),
+        scrape_interval=interval_of(given["scrape_interval"]),
         timeout=given["timeout"],
         token_ids=not given["no_token_ids"],
         vocab=given["vocab_size"],
@@ -295,51 +285,6 @@ def _rate(text: str) -> float:
     return rate
 
 
-def _path(text: str | None) -> str | None:
-    if text is not None and not text.startswith("/"):
-        raise InputError("--endpoint", None, text, "must begin with /, such as /v1/completions")
-    return text
-
-
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not equals or not key.isascii() or not key.replace("-", "").isalnum() or not value.isprintable():
-            raise InputError("--header", None, text, "must be KEY=VALUE")
-        found[key] = value
-    return found
-
-
-def _extra(text: str | None) -> dict[str, Any]:
-    try:
-        found = {} if text is None else json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InputError("--extra-body", None, text, "must be a JSON object, such as '{\"temperature\": 0}'")
-    return found
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(text)  # NaN and Infinity are no JSON
-
-
-def _finite(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
-        raise ValueError(text)
-    return found
-
-
-def _interval(seconds: float) -> float:
-    if 0 < seconds < 0.2:
-        raise InputError(
-            "--scrape-interval", None, seconds, "must be 0, or at least 0.2: looking costs the server time"
-        )
-    return seconds
-
-
 def _check_outputs(given: dict[str, Any]) -> None:
     """No output is another one, and each can be what is asked of it. Raises InputError."""
     if given["requests"]:
@@ -368,6 +313,20 @@ def _write(result: Any, found: dict[str, Any], run: Any, given: dict[str, Any], 
         found["notes"].append(f"{given['save_run']}: not written: {why}")
     elif given["save_run"]:
         outputs.write_run(result, Path(given["save_run"]), run)
+        lost = found["requests"] - found["results"]["completed"]
+        if lost:
+            what = f"{lost:,} of {found['requests']:,} requests were not completed and are left out"
+            found["notes"].append(f"{given['save_run']}: {what}: what the server spent on them is missing")
+
+
+def _other_wait(waited: dict[str, Any]) -> list[str]:
+    """What to know of a prediction whose refused requests came again after another time."""
+    from batchlab.bench.load import WAIT
+
+    if waited["count"] == 0 or (waited["mean"] == WAIT and waited["max"] == WAIT):
+        return []
+    measured = f"{waited['mean']:g} s in the mean, {waited['max']:g} s at most"
+    return [f"of the prediction: it waits {WAIT:g} s before another attempt; the server asked for {measured}"]
 
 
 def _predicted(run: Any, plan: Any, asked: Any = None) -> dict[str, Any]:

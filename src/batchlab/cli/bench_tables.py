@@ -30,6 +30,9 @@ def print_bench(found: dict[str, Any]) -> None:
     )
     for reason, count in list(found["reasons"].items())[:SHOWN_REASONS]:
         say(out, f"  {'once' if count == 1 else f'{count:,} times'}: {one_line(reason)}")
+    if found["retries"]:
+        attempts = counted(found["requests"] + found["retries"], "attempt")
+        say(out, f"{counted(found['retried'], 'request')} needed more than one attempt: {attempts} in all")
     out.print()
     seen = _seen(found["latency"])
     if "predicted" in found:
@@ -42,7 +45,7 @@ def print_bench(found: dict[str, Any]) -> None:
     if "answers" not in found and through["request_rate"] is not None:  # they say it too
         say(out, f"completed {_rated(through['request_rate'])}, {through['output_token_rate']:,.1f} output tokens/s")
     lag = load["send_lag"]
-    parts = [f"sent {_rated(load['achieved_rate'])}"]
+    parts = [f"sent {_rated(load['achieved_rate'])}"] if found["loop"] == "open" else []
     if load["asked_rate"] is not None:
         parts.append(f"at --request-rate {load['asked_rate']:g} {_rated(load['requested_rate'])} were drawn")
     elif load["requested_rate"] is not None:

@@ -20,6 +20,9 @@ from batchlab.files import whole_file
 if TYPE_CHECKING:
     from batchlab.calibrate.fit import Errors, Floats
 
+TOTAL_OFF = 5
+"""From so many % on the sum of all predictions is said to be off, by itself."""
+
 
 @click.command()
 @click.argument("data", type=click.Path())
@@ -144,6 +147,7 @@ def _document(
     if tied := not_told_apart(features):
         told = f"the steps do not tell {', '.join(tied)} apart: other values fit as well, and the error says nothing"
         notes = [*notes, f"{told} of steps of other sizes"]
+    notes = [*notes, *(_off_in_total(name, of) for name, of in found.items() if abs(of.total) > TOTAL_OFF)]
     return {
         "data": source.name,
         "fitted_to": unit,
@@ -155,6 +159,15 @@ def _document(
     }
 
 
+def _off_in_total(name: str, of: "Errors") -> str:
+    """What it means that the held-out steps, or a latency of the held-out requests, are off in their sum."""
+    short = f"{abs(of.total):.1f} % too {'short' if of.total < 0 else 'long'}"
+    if name != "step":
+        return f"the mean {name} of the requests held out comes out {short}"
+    bias = f"the bias, {of.bias:+.1f} %, counts a short step as much as a long one"
+    return f"all held-out steps together come out {short}, and so will mean latencies predicted with this cost; {bias}"
+
+
 def toml(document: dict[str, Any]) -> str:
     """The file: where it comes from, and the [cost] section."""
     source = f"{document['count']:,} {document['fitted_to']} of {json.dumps(document['data'])[1:-1]}"
@@ -163,7 +176,7 @@ def toml(document: dict[str, Any]) -> str:
     for name, of in document["held_out_errors_pct"].items():
         lines.append(
             f"# Held out, {of['count']:,}: {name} is off by {of['mean']:.1f} % on average (P95 {of['p95']:.1f} %, "
-            f"bias {of['bias']:+.1f} %)."
+            f"bias {of['bias']:+.1f} %), all of it together by {of['total']:+.1f} %."
         )
     lines += ["", "[cost]"]
     for key, value in document["cost"].items():
@@ -191,12 +204,11 @@ def _print(document: dict[str, Any], output: str) -> None:
                 shown.add_row(name, f"{value / 1000:,.{4 if value > 100 or not value else 7}f}")
         out.print(shown)
         out.print()
-    heads = ("held out", "bias %", "mean %", "P50 %", "P95 %", "worst %")
+    heads = ("held out", "total %", "bias %", "mean %", "P50 %", "P95 %", "worst %")
     rows = []
     for name, of in document["held_out_errors_pct"].items():
-        values = (of[key] for key in ("bias", "mean", "p50", "p95", "worst"))
-        bias, *rest = values
-        rows.append((name, f"{of['count']:,}", f"{bias:+.2f}", *(f"{value:.2f}" for value in rest)))
+        signed = (f"{of[key]:+.2f}" for key in ("total", "bias"))
+        rows.append((name, f"{of['count']:,}", *signed, *(f"{of[key]:.2f}" for key in ("mean", "p50", "p95", "worst"))))
     print_folded(out, table_of(("error of", *heads), rows), heads)
     out.print()
     ranges = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in _outward(document["fitted"]))

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 from rich.markup import escape
 
-from batchlab.cli.bench import Number
+from batchlab.cli.bench_options import Number
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import milliseconds
@@ -124,12 +124,14 @@ def _words(engine: str, todo: list[comparing.Part]) -> list[str]:
             None,
             "needs aiohttp: pip install 'batchlab[bench]', or in a checkout .venv/bin/pip install -e '.[bench]'",
         ) from None
-    from batchlab.bench.engine import words_of
+    from batchlab.bench.engine import refuse_missing, words_of
 
     unit = comparing.requests_of(todo[0])[0].cost.unit
     if unit != "ns":
         raise InputError(todo[0].trial.scenario, "cost.unit", unit, "must be 'ns': a load is sent in real time")
-    return words_of(engine)
+    words = words_of(engine)
+    refuse_missing(words)
+    return words
 
 
 def _measure(numbered: tuple[int, comparing.Part]) -> Measured:

@@ -5,21 +5,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from batchlab.bench.rounds import Arm, Figure, change, left_open, over, reading, resolved
+from batchlab.bench.rounds import ROWS, Arm, Figure, change, left_open, over, reading, resolved
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.tables import console, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
-from batchlab.plan import experiment
 from batchlab.plan.experiment import LOADS, Measured
 from batchlab.units import NS_IN_MS, counted
 
-TIMES: dict[str, Figure] = {
-    "TTFT, mean": ("ttft", "mean"),
-    **{name: of for name, of in experiment.TIMES.items() if of[0] != "queue_time" and of != experiment.TTFT_P95},
-}
-"""Those of the simulation's table, but the mean TTFT for its P95, and no queue time, which no client sees."""
 OTHERS: dict[str, Figure] = {
     "requests/s": ("request_rate", None),
     "output tokens/s": ("output_token_rate", None),
@@ -60,6 +54,9 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
         say(out, "")
     noise = "one round has no interval" if count == 1 else f"its 95 % interval over {rounds}; {OPEN}: holds 0 %"
     say(out, f"times in ms, of the mean over {rounds}; change: mean of the ratios within rounds, {noise}")
+    told = sum(change(*found.runs(load), of) is not None for load in LOADS for of in {**ROWS, **OTHERS}.values())
+    if count > 1:
+        say(out, f"of {told} changes with an interval about one in twenty leaves out 0 % by chance")
     for arms in zip(*found.rounds, strict=True):
         say(out, _cold_line(found.key, [arm.cold for arm in arms]))
     failed = [sum(arm.failed for arm in arms) for arms in zip(*found.rounds, strict=True)]
@@ -79,8 +76,8 @@ def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
     values = [said(found.key, run.value) for run in (before, after)]
     columns |= {f"{value}{kind}": [] for value in values for kind in ("", " sim")}
     columns |= {"change": [], "sim": []}
-    for name, of in {**TIMES, **OTHERS}.items():
-        scale = 1 / NS_IN_MS if name in TIMES else 100.0 if of[0] == "kv_use" else 1.0
+    for name, of in {**ROWS, **OTHERS}.items():
+        scale = 1 / NS_IN_MS if name in ROWS else 100.0 if of[0] == "kv_use" else 1.0
         cells = [
             name,
             *(
@@ -131,7 +128,7 @@ def _cold_line(key: str, colds: Sequence[Any]) -> str:
 def _document(found: Experiment, readings: dict[str, list[str]]) -> dict[str, Any]:
     changes = {}
     for load in LOADS:
-        pairs = {name: change(*found.runs(load), of) for name, of in {**TIMES, **OTHERS}.items()}
+        pairs = {name: change(*found.runs(load), of) for name, of in {**ROWS, **OTHERS}.items()}
         changes[load] = {
             name: None if pair is None else [None if math.isnan(bound) else bound for bound in pair]
             for name, pair in pairs.items()

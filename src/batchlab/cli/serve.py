@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import os
 import signal
@@ -19,6 +20,9 @@ from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
 from batchlab.trace.write import TraceWriter
 from batchlab.units import counted
+
+OF_THE_PORT = (errno.EADDRINUSE, errno.EACCES)
+"""Errors of an address that another port would not have: it is taken, or only for the system's own services."""
 
 
 @click.command()
@@ -105,6 +109,8 @@ async def _serve(loaded: Any, observers: list[Any], host: str, port: int, settin
             await asyncio.wait([asyncio.ensure_future(ended.wait()), failed], return_when=asyncio.FIRST_COMPLETED)
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
+        if error.errno in OF_THE_PORT:
+            raise InputError("--port", None, port, f"cannot listen there on {host}: {reason}") from error
         raise InputError("--host", None, f"{host}:{port}", f"cannot listen there: {reason}") from error
     except BatchlabError:
         raise

@@ -98,16 +98,17 @@ def _targets_of(group: str | None, text: str, unit: str) -> Targets:
         raise
 
 
-def answers(summary: Summary, asked: Question) -> dict[str, Any]:
+def answers(summary: Summary, asked: Question, until: int = 0) -> dict[str, Any]:
     """The answers, ready for JSON. Raises InputError where a run has no such window or no groups.
 
     Of parts of a run, percentiles of ITL are None if the summary has not kept each gap; chunks need one that has
     kept the times of all tokens. An objective has an error where its value is too near to tell whether it is met.
 
     window, stationarity and intervals are there where a window is asked for; goodput with targets; groups by group.
+    until: where the time that rates are over ends, without a window, if that is after the last completion.
     """
     assert summary.header is not None, "the run has not begun"
-    view = _View(summary, asked)
+    view = _View(summary, asked, until)
     found: dict[str, Any] = {}
     if view.window is not None:
         window = view.window
@@ -156,7 +157,7 @@ def undecided(found: Mapping[str, Any]) -> list[str]:
 class _View:
     """A run as it is asked for: its columns, and the time that rates are over."""
 
-    def __init__(self, summary: Summary, asked: Question) -> None:
+    def __init__(self, summary: Summary, asked: Question, until: int) -> None:
         assert summary.header is not None
         self.asked = asked
         self.summary = summary
@@ -176,7 +177,7 @@ class _View:
                 shown = self.window.text or f"{self.start}..{self.end}"
                 raise InputError("--window", None, shown, "no request arrives in it")
         elif done.any():
-            self.start, self.end = int(self.arrival.min()), int(self.whole.last_time[done].max())
+            self.start, self.end = int(self.arrival.min()), max(int(self.whole.last_time[done].max()), until)
         named: Iterable[int | Fraction] = () if asked.slo is None else asked.slo.percentiles()
         self.percentiles: list[int | Fraction] = sorted({*PERCENTILES, *named})
 

@@ -103,10 +103,11 @@ def rate_of(times: Integers, unit: str = "ns") -> float | None:
     return (len(times) - 1) * (10**9 if unit == "ns" else 1) / span if span else None
 
 
-def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:
+def throughput(tally: Tally, arrival: Integers, unit: str, until: int = 0) -> dict[str, Any]:
     """Completed requests and their output tokens over the time from the first arrival to the last completion.
 
-    In a clock of ns the rates are per second, in any other per unit. None where nothing was completed.
+    In a clock of ns the rates are per second, in any other per unit. None where nothing was completed. until: a later
+    end of that time, where requests that were not completed took longer.
     """
     size = slice(0, tally.count)
     done = np.asarray(tally.result)[size] == RESULTS.index("completed")
@@ -115,7 +116,7 @@ def throughput(tally: Tally, arrival: Integers, unit: str) -> dict[str, Any]:
     found: dict[str, Any] = {"completed": completed, "output_tokens": tokens, "per": "s" if unit == "ns" else unit}
     if not completed:
         return {**found, "span": None, "request_rate": None, "output_token_rate": None}
-    span = int(np.asarray(tally.last_time)[size][done].max()) - int(arrival.min())
+    span = max(int(np.asarray(tally.last_time)[size][done].max()), until) - int(arrival.min())
     scale = 10**9 if unit == "ns" else 1
     return {
         **found,

@@ -48,9 +48,11 @@ TIMES = {
     "ITL, p99": ("itl", "p99"),
     "queue time, p99": ("queue_time", "p99"),
 }
-"""The times that are told of a run, each with its metric and statistic. What the reading says rests on them alone."""
-TTFT_P95, ITL_P99 = TIMES["TTFT, p95"], TIMES["ITL, p99"]
+"""The times that are told of a run, each with its metric and statistic, first TTFT. The reading rests on them alone."""
+ITL_P99 = TIMES["ITL, p99"]
 Figures = dict[str, Any]
+Rows = Mapping[str, tuple[str, str]]
+"""Times of a table: as TIMES."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def measure(part: Part) -> Measured:
 @dataclass(frozen=True)
 class Served:
     """What an engine tells beside a summary. times: of each request's tokens. completed: which requests count in the
-    rates, None for all that have a token. The rest is as in `Measured`.
+    rates, None for all that have a token. until: when the last of the others ended, to which the rates' time goes on.
+    The rest is as in `Measured`.
     """
 
     times: list[list[int]]
@@ -150,6 +153,7 @@ class Served:
     kv_use: float | None
     cached: float | None
     preemptions: int
+    until: int = 0
 
 
 def judged(part: Part, unit: str, summary: Summary, served: Served) -> Measured:
@@ -169,7 +173,7 @@ def judged(part: Part, unit: str, summary: Summary, served: Served) -> Measured:
     if served.completed is not None:
         times = [each for each, done in zip(times, served.completed[counted], strict=True) if done]
     ends = [each[-1] for each in times if each]
-    span = (max(ends) - begin) / (NS_IN_S if unit == "ns" else 1) if ends else 0.0
+    span = (max(*ends, served.until) - begin) / (NS_IN_S if unit == "ns" else 1) if ends else 0.0
     rate = len(ends) / span if span else 0.0
     waiting = served.waiting
     if waiting is not None and rate:  # who waits is seen, how long each one did is not
@@ -195,15 +199,19 @@ def judged(part: Part, unit: str, summary: Summary, served: Served) -> Measured:
     )
 
 
-def read(one: Measured, other: Measured, key: str) -> list[str]:
-    """What two runs of the same load, at a setting's first and second value, say by rule."""
+def read(one: Measured, other: Measured, key: str, rows: Rows = TIMES) -> list[str]:
+    """What two runs of the same load, at a setting's first and second value, say by rule.
+
+    rows: the times that the reader sees of them, of which the first is the TTFT of all: the reading names no others.
+    """
     name = key.rpartition(".")[2]
+    heading, ttft = next(iter(rows.items()))
     said = []
     for low, high in ((one, other), (other, one)):
         if _longer(high, low, *ITL_P99) and _longer(low, high, "ttft long", "p50"):
             target = "" if low.met is None else f"; it {'meets' if low.met else 'does not meet'} the objectives"
             trade = "the shorter ITL P99 and the longer TTFT of long prompts"
-            said.append(f"{name} = {low.value} has {trade}{_cause(low, high, key)}{target}")
+            said.append(f"{name} = {low.value} has {trade}{_cause(low, high, key, rows)}{target}")
             if key in CHUNKING and _longer(low, high, "itl", "p90"):
                 share = _shorter(high, low, "itl", "p90")
                 said.append(
@@ -211,15 +219,16 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
                     "is spread over more iterations, so more gaps hold a chunk, though each a shorter one"
                 )
         if high.output_token_rate > low.output_token_rate * (1 + APART):
-            if _longer(high, low, *TTFT_P95):
+            if _longer(high, low, *ttft):
                 cause = ": waiting in larger batches" if key in CHUNKING or key == SEATS else ""
-                said.append(f"{name} = {high.value} has more throughput and a worse TTFT P95{cause}")
+                said.append(f"{name} = {high.value} has more throughput and a worse {_named(heading)}{cause}")
             else:
                 less = 1 - low.output_token_rate / high.output_token_rate
                 said.append(f"{name} = {low.value} has {100 * less:.0f} % less throughput")
-        if _better(low, high):
-            itl, ttft = (_shorter(low, high, *of) for of in (ITL_P99, TTFT_P95))
-            said.append(f"{name} = {low.value} is better in all of it: ITL P99 {itl} and TTFT P95 {ttft} shorter")
+        if _better(low, high, rows):
+            less_itl, less_ttft = (_shorter(low, high, *of) for of in (ITL_P99, ttft))
+            both = f"ITL P99 {less_itl} and {_named(heading)} {less_ttft} shorter"
+            said.append(f"{name} = {low.value} is better in all of it: {both}")
         if high.cached is not None and low.cached is not None and high.cached > low.cached + APART:
             said.append(
                 f"with {name} = {high.value} more of the prompts was found cached ({100 * high.cached:.0f} % "
@@ -229,27 +238,34 @@ def read(one: Measured, other: Measured, key: str) -> list[str]:
         said.append("both wait while KV memory is nearly full: look at KV blocks and input lengths before this setting")
     if one.preemptions or other.preemptions:
         said.append(f"preemptions {one.preemptions:,} and {other.preemptions:,}: part of the work is done twice")
-    return said or [_differences(one, other, name)]
+    return said or [_differences(one, other, name, rows)]
 
 
-def _differences(one: Measured, other: Measured, name: str) -> str:
+def _named(row: str) -> str:
+    """A row's name within a sentence: 'TTFT of long P50', 'TTFT mean'."""
+    return row.replace(", p", " P").replace(", ", " ")
+
+
+def _differences(one: Measured, other: Measured, name: str, rows: Rows) -> str:
     """What is left to say where no rule applies: which times are shorter at which value."""
     parts = []
     for low, high in ((one, other), (other, one)):
         shorter = [
-            f"{figure.replace(', p', ' P')} {_shorter(low, high, *of)}"
-            for figure, of in TIMES.items()
-            if _longer(high, low, *of)
+            f"{_named(figure)} {_shorter(low, high, *of)}" for figure, of in rows.items() if _longer(high, low, *of)
         ]
         if shorter:
             parts.append(f"{name} = {low.value} has {', '.join(shorter)} shorter")
     return f"no rule applies; {'; '.join(parts)}" if parts else NO_RULE
 
 
-def _cause(low: Measured, high: Measured, key: str) -> str:
+def _cause(low: Measured, high: Measured, key: str, rows: Rows) -> str:
     """Why the first has the shorter gaps and the longer TTFT, where the setting or the queue tells it."""
     if key in CHUNKING:
         return ": finer chunks"
+    if not any(metric == "queue_time" for metric, _ in rows.values()):  # how many wait is seen then, not how long
+        more, fewer = low.waiting, high.waiting
+        seen = more is not None and fewer is not None and more > fewer * (1 + APART)
+        return f": {more:,.2f} requests in the mean wait to be scheduled, not {fewer:,.2f}" if seen else ""
     longer, shorter = (each.latency["queue_time"]["mean"] for each in (low, high))
     if longer is None or shorter is None or longer <= shorter * (1 + APART):
         return ""
@@ -257,11 +273,11 @@ def _cause(low: Measured, high: Measured, key: str) -> str:
     return f": requests wait {longer / times:,.2f} {unit} in the mean to be scheduled, not {shorter / times:,.2f}"
 
 
-def _better(one: Measured, other: Measured) -> bool:
-    """Whether one has the shorter ITL P99 and TTFT P95, and nothing that is told in which the other is better."""
+def _better(one: Measured, other: Measured, rows: Rows) -> bool:
+    """Whether one has the shorter ITL P99 and TTFT, and nothing that is told in which the other is better."""
     return (
-        all(_longer(other, one, *of) for of in (ITL_P99, TTFT_P95))
-        and not any(_longer(one, other, *of) for of in TIMES.values())
+        all(_longer(other, one, *of) for of in (ITL_P99, next(iter(rows.values()))))
+        and not any(_longer(one, other, *of) for of in rows.values())
         and one.output_token_rate * (1 + APART) >= other.output_token_rate
         and one.preemptions <= other.preemptions
         and not (other.met and not one.met)

@@ -155,7 +155,10 @@ def parse(kind: type[Body], data: bytes) -> Body:
         field = place(first["loc"][:1])
         if field == "prompt" and first["type"] != "missing":  # of a union pydantic names one member only
             raise ApiError(400, "prompt: must be a text, or a list of token ids from 0 to 2^31 - 1", "prompt") from None
-        raise ApiError(400, f"{place(first['loc']) or 'body'}: {first['msg']}", field or None) from None
+        where, said = first["loc"], first["msg"]
+        if "content" in where:  # a union too, whose members pydantic counts to the place
+            where, said = where[: where.index("content") + 1], "must be a text, or a list of parts of type text"
+        raise ApiError(400, f"{place(where) or 'body'}: {said}", field or None) from None
 
 
 def pieces(text: str) -> list[bytes]:

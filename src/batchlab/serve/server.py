@@ -137,6 +137,8 @@ class MockServer:
         encoding = request.headers.get("Content-Encoding", "identity")
         if encoding.lower() != "identity":  # 400 KB may hold 400 MB; vLLM does not unpack either
             raise ApiError(415, f"Content-Encoding {encoding!r}: a body must not be compressed")
+        if (request.content_length or 0) > MOST_BYTES:  # said before any of it has come
+            raise _too_long()
         try:
             async with asyncio.timeout(PATIENCE):
                 if request.headers.get("Expect", "").lower() == "100-continue":  # curl waits a second for it
@@ -145,7 +147,7 @@ class MockServer:
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {PATIENCE:g} s") from None
         except web.HTTPRequestEntityTooLarge:
-            raise ApiError(413, f"the body is longer than {MOST_BYTES:,} bytes") from None
+            raise _too_long() from None
         except web.RequestPayloadError as error:
             raise ApiError(400, f"the body cannot be read: {' '.join(str(error).split())}") from None
         body = parse(kind, data)
@@ -259,6 +261,10 @@ class MockServer:
         for result, count in sorted(engine.ended.items()):
             lines.append(f'batchlab:requests_total{{model_name="{label}",result="{result}"}} {count}')
         return web.Response(text="\n".join(lines) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _too_long() -> ApiError:
+    return ApiError(413, f"the body is longer than {MOST_BYTES:,} bytes")
 
 
 def _error(error: ApiError) -> web.Response:
