@@ -426,6 +426,18 @@ def test_samples_behind_a_cdf_are_those_of_the_figures() -> None:
             assert np.percentile(samples, [50, 99]).tolist() == pytest.approx([figures["p50"], figures["p99"]])
 
 
+def test_the_last_bucket_of_gaps_ends_with_the_largest_gap() -> None:
+    from batchlab.core.tally import Tally
+    from batchlab.export.spread import weighted
+
+    summary = Summary()
+    summary.tally = Tally(0)
+    for gap in range(1_000_003, 6_000_000, 997):
+        summary.tally.gaps.add(gap, 1)
+    assert not summary.tally.gaps.exact
+    assert weighted(summary, "itl")[0][-1] == summary.tally.gaps.largest
+
+
 def test_no_line_of_a_cdf_runs_through_its_legend_and_no_label_touches_another() -> None:
     from batchlab.export.charts import LatencyChart
 

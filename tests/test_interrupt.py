@@ -16,7 +16,8 @@ import pytest
 
 from batchlab.errors import BatchlabError
 from batchlab.files import whole_file
-from batchlab.plan.pool import _uninterrupted, each
+from batchlab.interrupts import uninterrupted
+from batchlab.plan.pool import each
 
 pytestmark = [pytest.mark.once, pytest.mark.skipif(sys.platform == "win32", reason="signals differ")]
 
@@ -138,12 +139,13 @@ def test_a_command_in_the_background_of_a_script(scenario: str, tmp_path: Path) 
     assert without_progress(process.communicate(timeout=120)[1]) == "batchlab: stopped by SIGTERM\n"
 
 
+@pytest.mark.parametrize("processes", [False, True])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_what_ends_a_program_waits_until_all_processes_are_started(number: int) -> None:
+def test_what_ends_a_program_waits_until_all_processes_are_started(number: int, processes: bool) -> None:
     started = []
     before = signal.signal(number, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt), _uninterrupted():
+        with pytest.raises(KeyboardInterrupt), uninterrupted(processes):
             signal.raise_signal(number)
             started.append("all")
         assert started == ["all"]

@@ -9,8 +9,10 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from batchlab.cli.large import step_times
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
+from batchlab.scenario import load
 
 OPTIONS = {"engines": "--policy", "settings": "--set", "from_command": "--from-command", "workload": "--workload"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -224,6 +226,20 @@ def test_a_cost_of_model_and_gpu_is_that_of_the_command(roofline: str) -> None:
     assert "not in the command, [cost] as vLLM has it: tensor_parallel = 1 instead of 2" in told
     has, told = facts(roofline, "vllm serve meta-llama/Llama-3.1-8B -tp 8", "--set", "cost.tensor_parallel=1")
     assert has["cost.tensor_parallel"] == 1 and "[cost]" not in told
+
+
+def test_what_a_line_leaves_open_is_said(roofline: str) -> None:
+    has, told = facts(roofline, "vllm serve --max-num-seqs 4; vllm serve Qwen/Qwen3-8B --max-num-seqs 8")
+    assert has["engine.max_num_seqs"] == 4 and has["cost.llm"] == "llama-3.1-8b"
+    assert "no model in the command: [cost] has llm = llama-3.1-8b" in told
+    assert "not modelled, ignored: another `vllm serve` behind it" in told
+    told = facts(roofline, "vllm serve Qwen/Qwen3-8B --max-num-seqs 4")[1]
+    assert "no model" not in told and "another" not in told
+
+
+def test_step_times_name_what_is_not_bf16(roofline: str) -> None:
+    run = load(roofline, {"cost.kv_dtype": "fp8", "cost.weight_dtype": "int4"}).runs[0]
+    assert step_times(run.cost).endswith("tensor_parallel = 2, weight_dtype = int4, kv_dtype = fp8")
 
 
 def test_what_a_cost_does_not_follow_names_both(roofline: str, tmp_path: Path) -> None:

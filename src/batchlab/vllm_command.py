@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any
 
 from batchlab.catalog import llm_names
@@ -113,7 +113,8 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     scenario says itself how many there are.
     """
     found = tokens(text, "--from-command")
-    words = [word for place in server_in(found) if (word := found[place].text) is not None]
+    server = server_in(found)
+    words = [word for place in server if (word := found[place].text) is not None]
     settings: dict[str, Any] = {}
     cost: dict[str, str] = {}
     unknown: list[str] = []
@@ -126,6 +127,9 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
             _flag(word, words, settings, cost, unknown)
         elif serve is not None:
             cost.setdefault("llm", word)
+    behind = [token.text or "" for token in found[server.stop :]]
+    if any(word == "serve" and before.endswith("vllm") for before, word in pairwise(behind)):
+        unknown.append("another `vllm serve` behind it")
     if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
     has_blocks = has_blocks or bool(MEMORY & settings.keys())

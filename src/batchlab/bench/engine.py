@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from batchlab.errors import InputError
+from batchlab.interrupts import uninterrupted
 from batchlab.shell_line import CONTINUATION
 
 PATIENCE = 20.0
@@ -68,18 +69,25 @@ def started(words: list[str], value: str, within: float) -> Iterator[Started]:
     command = [word.replace("{value}", value).replace("{port}", str(port)) for word in words]
     with tempfile.TemporaryFile() as log:
         begin = time.monotonic()
+        process = None
         try:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        except OSError as error:
-            raise InputError("--engine", None, command[0], f"cannot be started: {error.strerror}") from None
-        try:
+            with uninterrupted():  # else a server could run that nobody knows of
+                process = _begun(command, log)
             url = f"http://127.0.0.1:{port}"
             _await(process, url, begin + within, log)
             yield Started(url, time.monotonic() - begin)
         finally:
-            _stop(process)
+            if process is not None:
+                _stop(process)
+
+
+def _begun(command: list[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    except OSError as error:
+        raise InputError("--engine", None, command[0], f"cannot be started: {error.strerror}") from None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

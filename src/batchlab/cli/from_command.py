@@ -96,7 +96,11 @@ def _costs(
 ) -> dict[str, Any]:
     """What the command changes in [cost], which is nothing where step times were measured. Raises InputError."""
     section = document.get("cost")
-    if not found.cost or cost_class is None or not isinstance(section, dict):
+    if cost_class is None or not isinstance(section, dict):
+        return {}
+    if "llm" not in found.cost and "llm" in section and "cost.llm" not in (*given, *varied):
+        note(f"no model in the command: [cost] has llm = {said('llm', section['llm'])}")
+    if not found.cost:
         return {}
     takes = parameters(cost_class) if hasattr(cost_class, "kv_blocks") and "from" not in section else {}
     values = {key: value for key, value in found.costs().items() if f"cost.{key}" not in given}

@@ -80,6 +80,8 @@ def step_times(cost: CostModel, varied: Collection[str] = ()) -> str:
     else:
         named.append(" on ".join(about[key] for key in ("llm", "gpu") if about.get(key) is not None))
         named += [f"{key} = {about[key]}" for key in ("tensor_parallel", "pipeline_parallel") if about.get(key, 1) > 1]
+        stored = {key: about.get(key) for key in ("dtype", "weight_dtype", "kv_dtype")}
+        named += [f"{key} = {value}" for key, value in stored.items() if value not in (None, "bf16")]
     return one_line(f"step times: {', '.join(named)}")
 
 

@@ -20,6 +20,7 @@ def weighted(summary: Summary, latency: str) -> tuple[Floats, Floats]:
     if latency == "itl":
         items = sorted(summary.tally.gaps.items())
         values, counts = [item[0] for item in items], [item[1] for item in items]
+        values[-1:] = [summary.tally.gaps.largest] * bool(values)  # known, where its bucket stands for all in it
         return np.array(values, np.float64), np.array(counts, np.float64)
     samples = samples_of(summary.tally, summary.column("arrival"))[latency]
     found, times = np.unique(np.asarray(samples, np.float64), return_counts=True)

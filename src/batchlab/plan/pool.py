@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,14 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from batchlab.errors import BatchlabError
+from batchlab.interrupts import ENDING, MASKS, uninterrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
-MASKS = hasattr(signal, "pthread_sigmask")
-ENDING = {getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)}
 
 
 def cores() -> int:
@@ -44,7 +42,7 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
     count = min(jobs, len(todo))
     pool = ProcessPoolExecutor(count, context, _begin, (there,))
     try:
-        with _uninterrupted():
+        with uninterrupted(processes=True):
             futures = {pool.submit(function, thing): thing for thing in todo}
         for future in as_completed(futures):
             yield futures.pop(future), future.result()
@@ -60,28 +58,6 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
     pool.shutdown()
     here.close()
     there.close()
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """What ends a program waits meanwhile; in processes that are started here, until `_begin`: none tells how far it
-    had come."""
-    came: list[int] = []
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        held = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in held}
-    if MASKS:  # which a new process takes over; another thread of this one can still be told, and then `came` has it
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-    try:
-        yield
-    finally:
-        if MASKS:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0])
 
 
 def _begin(parent: Connection) -> None:
