@@ -14,6 +14,9 @@ from batchlab.simulate import simulate
 
 HEAD = """
 from batchlab import Policy
+from dataclasses import dataclass
+from batchlab.policies.chunked import Chunked
+from batchlab.policies.victims import RULES
 from batchlab.policies.vllm import Vllm
 
 def shortest(seq):
@@ -48,8 +51,6 @@ IN_INIT = "    def __init__(self):\n        super().__init__()\n"
         ("    watermark = 0.5", "watermark: the constructor of Vllm replaces what the class states: hand it on"),
         ("    victim = 'priority'", "hand it on in __init__: super().__init__(victim=...)"),
         ("    def victim_rule(self, running):\n        return running[0]", "super().__init__(victim=...)"),
-        ("    def _victim(self, running):\n        return running[0]", "_victim: the constructor of Vllm replaces"),
-        ("    steps_in_flight = 2", "self.steps_in_flight = ..."),
         ("    def __init__(self):\n        self.queue_key = shortest", "__init__ has to call super().__init__() first"),
         (
             IN_INIT + "        self.victim = 'least-computed'",
@@ -73,6 +74,20 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) 
         "        self.queue_key = shortest\n",
         "(Vllm):\n    def queue_key(self, seq):\n        return seq.prompt_tokens\n    def __init__(self):\n"
         "        key = self.queue_key\n        super().__init__()\n        self.queue_key = key\n",
+        "(Vllm):\n    def queue_key(self, seq):\n        return seq.prompt_tokens\n    def __init__(self):\n"
+        "        key = self.queue_key\n        super().__init__()\n        self.queue_key = lambda seq: key(seq)\n",
+        "(Vllm):\n    watermark = 0.1\n    def __init__(self, watermark: float = 0.2):\n"
+        "        super().__init__(watermark=watermark)\n        self.queue_key = shortest\n",
+        "(Vllm):\n    @property\n    def queue_key(self):\n        return shortest\n    @queue_key.setter\n"
+        "    def queue_key(self, value):\n        pass\n",
+        "(Policy):\n    def __init__(self):\n        self.victim, self._victim = 'fewest', RULES['least-computed']\n"
+        "    def queue_key(self, seq):\n        return seq.prompt_tokens\n    def plan(self, view, batch):\n"
+        "        batch.decode_all()\n        batch.admit_waiting()\n        batch.prefill_all()\n",
+        "(Chunked):\n    def __init__(self):\n        self.queue_key = shortest\n"
+        "    def check(self, limits, requests):\n        pass\n    def plan(self, view, batch):\n"
+        "        batch.decode_all()\n        batch.admit_waiting()\n        batch.prefill_all()\n",
+        "(Vllm):\n    watermark: float = 0.1\n    def __post_init__(self):\n"
+        "        super().__init__(watermark=0.3)\n        self.queue_key = shortest\nMine = dataclass(Mine)\n",
         "(Policy):\n    def queue_key(self, seq):\n        return seq.prompt_tokens\n    def plan(self, view, batch):\n"
         "        batch.decode_all()\n        batch.admit_waiting()\n        batch.prefill_all()\n",
     ],
