@@ -562,5 +562,54 @@ def test_an_objective_on_gaps_is_judged_by_the_gaps_themselves(tmp_path, monkeyp
     near, far = (answers(coarse, question("ns", text, (), None)) for text in (slo, "itl:p99<=1s,itl:max<=1s"))
     assert [sorted(one) for one in near["objectives"]] == [["error", "met", "objective", "value"]]
     assert undecided(near) and not undecided(far)
-    result = CliRunner().invoke(cli, ["report", "s.toml", "--slo", slo, "-o", "o.html"])
-    assert "known to 0.049 %, too little to tell whether it is met" in result.stderr
+    for text, code in ((slo, 0), (below, 1)):
+        result = CliRunner().invoke(cli, ["report", "s.toml", "--slo", text, "-o", "o.html"])
+        assert result.exit_code == code and "too little" not in result.stderr
+
+
+def test_a_class_is_held_to_its_own_targets_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (
+        NEAR.partition("prompt =")[0]
+        + """
+    [[workload.generate.classes]]
+    name = "short"
+    prompt = 20
+    output = 30
+    goodput = "ttft:9"
+    [[workload.generate.classes]]
+    name = "long"
+    prompt = 900
+    output = 30
+    goodput = "ttft:40 tpot:12"
+    """
+    )
+    Path("s.toml").write_text(text)
+    slo = "--slo=attainment>=1%"
+    ran = json.loads(CliRunner().invoke(cli, ["run", "s.toml", "--json", slo]).stdout)["runs"][0]
+    good = ran["answers"]["goodput"]
+    assert 0.1 < good["attainment"] < 0.9
+    summary = Summary()
+    simulate(load("s.toml").runs[0], [summary])
+    within = 0
+    for one in summary.results:
+        ttft = one.first_time - one.request.arrival
+        tpot = (one.completed_time - one.first_time) / 29
+        within += ttft <= 9e6 if one.request.group == "short" else ttft <= 40e6 and tpot <= 12e6
+    assert good["good"] == within
+    row = row_of(Trial("s.toml", slo="attainment>=1%"))
+    assert (row["goodput"], row["attainment"], row["met"]) == (good["goodput"], good["attainment"], True)
+    for_all = row_of(Trial("s.toml", goodput=("ttft:9",)))
+    assert for_all["attainment"] < good["attainment"]
+    share = [
+        f"--slo=attainment>={100 * good['attainment'] - 0.01}%",
+        f"--slo=attainment>={100 * good['attainment'] + 0.01}%",
+    ]
+    for option, code in zip(share, (0, 1), strict=True):
+        assert CliRunner().invoke(cli, ["report", "s.toml", option, "-o", "o.html"]).exit_code == code
+    done = CliRunner().invoke(
+        cli, ["sweep", "s.toml", slo, "--grid", "engine.max_num_seqs=8", "-o", "t.parquet", "--json"]
+    )
+    assert json.loads(done.stdout)["rows"][0]["attainment"] == good["attainment"]
+    done = CliRunner().invoke(cli, ["capacity", "s.toml", slo, "--requests", "60", "--seeds", "1", "--jobs", "1"])
+    assert done.exit_code == 0 and "capacity" in done.stdout

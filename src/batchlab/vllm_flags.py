@@ -18,11 +18,17 @@ SPELLED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int4": "awq", "
 NOT_SPELLED = ("int8",)
 """Kinds that no flag says: they are as the weights were downloaded."""
 FLAG = re.compile("--?[A-Za-z]")
-SECRET = r"-*(?:\w*[-_])?(?:token|secret|password|passwd|key)"
+SECRET = (
+    r"-*(?:[\w.-]*[-_.])?"
+    r"(?:token|secrets?|passwords?|passwd|pass|credentials?|auth|apikey|key(?:[-_]id)?)(?:[-_](?:read|write))?"
+)
 """Names of flags and variables whose values are nobody else's business."""
 SECRET_FLAG = re.compile(SECRET, re.IGNORECASE)
-SECRET_GIVEN = re.compile(rf"((?:[^=]*=)?{SECRET}=)(?![$`]).+", re.IGNORECASE | re.DOTALL)
-HIDDEN = "***"
+SECRET_GIVEN = re.compile(rf"((?:[^=]*=)?{SECRET}\+?=).+", re.IGNORECASE | re.DOTALL)
+ELSEWHERE = re.compile(r"(?:[^=]*=)*\"?(?:\$\{?\w+\}?|\$\(.*\)|`[^`]*`)\"?", re.DOTALL)
+"""What a shell puts in from elsewhere, and nothing beside it, as it was typed."""
+HIDDEN = "'***'"
+"""In quotes: a shell would take it for the names of files."""
 
 
 def flags(settings: Mapping[str, Any], named: Collection[str]) -> dict[str, str]:
@@ -100,17 +106,17 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
 def _without_secrets(line: Sequence[Token]) -> list[Token]:
     """Hidden are the values of flags and variables with such a name: --api-key A B, HF_TOKEN=A, --env=HF_TOKEN=A."""
     found = []
-    is_secret = False
+    is_secret, behind = False, 0  # behind: so many words of a secret flag
     for token in line:
         text = token.text or ""
         given = SECRET_GIVEN.fullmatch(text)
-        if token.ends or FLAG.match(text):
-            is_secret = SECRET_FLAG.fullmatch(text) is not None
-        elif is_secret and text and text[0] not in "$`":  # those a shell has from elsewhere
-            token = replace(token, raw=HIDDEN, text=HIDDEN)
-        if given is not None:
-            hidden = f"{given[1]}{HIDDEN}"
-            token = replace(token, raw=hidden, text=hidden)
+        shown = f"{given[1]}{HIDDEN}" if given is not None else None
+        if token.ends or (text.startswith("--") if is_secret and not behind else FLAG.match(text)):
+            is_secret, behind = SECRET_FLAG.fullmatch(text) is not None, 0
+        elif is_secret and text:
+            shown, behind = HIDDEN, behind + 1
+        if shown is not None and not ELSEWHERE.fullmatch(token.raw):
+            token = replace(token, raw=shown, text=shown)
         found.append(token)
     return found
 

@@ -127,10 +127,12 @@ def _take(path: str, plan: comparing.Comparison | None, asked: Asked, found: Fou
 
 def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, found: Found) -> None:
     """One variant of a scenario. One that its policy refuses is left out; one that stalls is told up to there."""
-    from batchlab.metrics.answers import question
+    from batchlab.metrics.answers import goals_of, question
+    from batchlab.metrics.objectives import of_gaps
     from batchlab.report.recording import Recorded, Recorder
 
-    what = question(variant.run.cost.unit, asked.slo, asked.goodput, None)
+    goals = goals_of(variant.run.requests)
+    what = question(variant.run.cost.unit, asked.slo, asked.goodput, None, targets_of=goals)
     facts = variant.facts
     chosen = ("policy", *variant.given)  # other settings may differ because of these
     apart = [key for key in comparing.differing(plan.variants) if key in facts and key in chosen]
@@ -139,7 +141,7 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
     )
     name = one_line(settings or plan.title or plan.name)
     shown = {key: one_line(comparing.said(key, value)) for key, value in facts.items()}
-    recorder = Recorder(found.share)
+    recorder = Recorder(found.share, of_gaps(asked.slo))
     recorded = Recorded(name, recorder, {"scenario": plan.name, **shown}, what)
     try:
         with progress(variant.run) as observers:
@@ -170,9 +172,10 @@ def _fail(name: str, reason: str, recorded: Any, found: Found) -> None:
 def _read(path: str, asked: Asked, found: Found) -> None:
     """A trace."""
     from batchlab.metrics.answers import question
+    from batchlab.metrics.objectives import of_gaps
     from batchlab.report.recording import Recorded, Recorder, read, said_header
 
-    recorder = Recorder(found.share)
+    recorder = Recorder(found.share, of_gaps(asked.slo))
     with ended_bar("reading") as observers:
         read(path, [recorder, *observers])
     header, end = recorder.summary.header, recorder.summary.end

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.export.strip import Strip
 from batchlab.files import flush, whole_bytes, whole_file
-from batchlab.metrics.answers import Question, answers, missed, question
+from batchlab.metrics.answers import Question, answers, goals_of, missed, question
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import Scenario, load
 from batchlab.settings import MOST_TOKENS
@@ -96,7 +95,8 @@ def run(
     for policy, keys in loaded.ignored.items():
         note(f"{policy} does not take these settings of the file, ignored: {', '.join(keys)}")
     asked = [
-        question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, _goals(one)) for one in loaded.runs
+        question(one.cost.unit, slo, goodput, window, by == "group", chunk_tokens, goals_of(one.requests))
+        for one in loaded.runs
     ]
     documents = []
     told: set[str] = set()  # of several policies only once
@@ -122,12 +122,6 @@ def run(
         print_json({"scenario": loaded.name, "runs": documents})
     if any(d["termination"] != "all_terminal" or missed(d.get("answers", {})) for d in documents):
         sys.exit(1)
-
-
-def _goals(run: Run) -> Mapping[str | None, str]:
-    """Targets that the workload states for its classes."""
-    origin = getattr(run.requests, "origin", None)
-    return {} if origin is None else origin.goodput
 
 
 @dataclass

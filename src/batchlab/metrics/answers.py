@@ -21,7 +21,7 @@ from batchlab.metrics.objectives import (
     Objective,
     Objectives,
     Targets,
-    good,
+    good_in_groups,
     goodput,
     goodput_of,
     parse,
@@ -88,6 +88,12 @@ def question(
             expected = "needs targets for each request: --goodput ttft:500 tpot:50"
             raise InputError("--slo", None, objective.text, expected)
     return asked
+
+
+def goals_of(requests: Any) -> Mapping[str | None, str]:
+    """Targets that a workload states for its classes."""
+    origin = getattr(requests, "origin", None)
+    return {} if origin is None else origin.goodput
 
 
 def _targets_of(group: str | None, text: str, unit: str) -> Targets:
@@ -210,10 +216,7 @@ class _View:
             figures = goodput(part, arrival, self.asked.targets, self.unit, span)
             return {"targets": {name: _number(most) for name, most in self.asked.targets.items()}, **figures}
         names, of_each = self.summary.groups()
-        groups = of_each[chosen]
-        met = np.zeros(part.count, bool)
-        for place, name in [(-1, None), *enumerate(names)]:
-            met |= (groups == place) & good(part, arrival, self.asked.targets_of.get(name, {}))
+        met = good_in_groups(part, arrival, (names, of_each[chosen]), self.asked.targets_of)
         targets = {
             name or "": {metric: _number(most) for metric, most in own.items()}
             for name, own in self.asked.targets_of.items()

@@ -7,7 +7,7 @@ tpot:50`, in milliseconds, as `vllm bench serve --goodput` writes them): goodput
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -152,6 +152,11 @@ def parse(text: str) -> Objectives:
     return Objectives(objectives)
 
 
+def of_gaps(slo: str | None) -> bool:
+    """Whether objectives, as text, need a summary that keeps each gap. Raises InputError."""
+    return slo is not None and parse(slo).of_gaps()
+
+
 def _objective(part: str, text: str) -> Objective:
     shape = SHAPE.fullmatch(part)
     if shape is None:
@@ -270,6 +275,20 @@ def good(tally: Tally | Part, arrival: Integers, targets: Mapping[str, Fraction]
         # amount / share <= most, in integers: nothing is rounded, and nothing overflows
         bounds = np.array([min(int(most * s), LATEST) for s in shares.tolist()], np.int64)
         met &= amount <= bounds[place]
+    return met
+
+
+def good_in_groups(
+    tally: Tally | Part,
+    arrival: Integers,
+    groups: tuple[Sequence[str], Integers],
+    targets_of: Mapping[str | None, Targets],
+) -> npt.NDArray[np.bool_]:
+    """The same by the targets of each one's group. groups: their names, and which of them each has, -1: none."""
+    names, of_each = groups
+    met = np.zeros(tally.count, bool)
+    for place, name in [(-1, None), *enumerate(names)]:
+        met |= (of_each == place) & good(tally, arrival, targets_of.get(name, {}))
     return met
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from batchlab.errors import InputError
-from batchlab.metrics.objectives import ATTAINMENT, Objective
+from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan import pool
 from batchlab.plan.probe import Probe, Sample
 from batchlab.plan.search import STEPS, Found, search
-from batchlab.plan.trial import parse_slo
 from batchlab.policies import limits_of
 from batchlab.settings import MOST_TOKENS
 from batchlab.simulate import Run
@@ -165,7 +164,7 @@ def _given(name: str, before: int | None, after: int | None, found: Found) -> Ch
     values, trial = found.missed.values, found.sample.trial
     if not values or not set(found.missed.missed) <= set(values):
         return Change(name, before, after, found.rate, found.missed)
-    objectives = parse_slo(trial.slo or "", trial.goodput).objectives
+    objectives = parse(trial.slo or "").objectives
     excess = max(_times(one, values[one.figure]) for one in objectives)
     return Change(name, before, after, found.rate, found.missed, excess if math.isfinite(excess) else None)
 

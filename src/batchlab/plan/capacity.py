@@ -13,7 +13,8 @@ from typing import Any
 
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
-from batchlab.metrics.objectives import Objective
+from batchlab.metrics.answers import goals_of
+from batchlab.metrics.objectives import Objective, parse
 from batchlab.plan import binding, pool
 from batchlab.plan.binding import Change, Told
 from batchlab.plan.probe import SCALED, Sample
@@ -61,7 +62,7 @@ class Capacity:
         at = self.answer.met or self.answer.missed
         found = []
         if at is not None and at.requests:
-            found = few(parse_slo(self.slo, self.answer.sample.trial.goodput).objectives, at.requests)
+            found = few(parse(self.slo).objectives, at.requests)
         if self.answer.met is not None and self.answer.met.span < SHORT * self.answer.met.lasts:
             sessions = self.run.requests.sessions if isinstance(self.run.requests, Columns) else None
             # Requests that only share the beginning of a prompt have sessions too, of one turn each.
@@ -87,7 +88,7 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     many searches of a round have ended, and how many there are. Raises InputError.
     """
     run, samples = _samples(trial, seeds)
-    parse_slo(trial.slo or "", trial.goodput).check_unit(run.cost.unit)
+    parse_slo(trial.slo or "", trial.goodput or goals_of(run.requests)).check_unit(run.cost.unit)
     found: dict[str, Found] = {}
     told(0, len(samples))
     for sample, one in pool.each(search, samples, jobs):

@@ -14,6 +14,7 @@ from batchlab.core.tally import NEVER
 from batchlab.core.work import Work
 from batchlab.costs.base import CostModel, remarks_of
 from batchlab.errors import BatchlabError, InputError
+from batchlab.metrics.answers import goals_of
 from batchlab.metrics.fold import Summary
 from batchlab.plan.trial import FINISHED, Trial, judge, run_of, summary_for
 from batchlab.simulate import Run, simulate
@@ -121,7 +122,7 @@ def probe(sample: Sample, rate: float) -> Probe:
     except BatchlabError as error:  # stalled
         return Probe(rate, False, missed=[str(error)])
     document = summary.document(with_requests=False)
-    judged = judge(summary, sample.trial)
+    judged = judge(summary, sample.trial, goals_of(run.requests))
     growth = _growth(summary)
     lost = 1 - document["results"].get("completed", 0) / len(run.requests)
     missed = [objective.figure for objective, _, met in judged.found if not met]

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from batchlab.errors import BatchlabError, InputError
-from batchlab.metrics.objectives import Objectives, parse_targets
+from batchlab.metrics.answers import goals_of
+from batchlab.metrics.objectives import Objectives, parse, parse_targets
 from batchlab.plan import pool
 from batchlab.plan.grid import combinations, size_of
 from batchlab.plan.journal import Journal, digest_of
@@ -80,13 +81,14 @@ def run(
     for a value that no run can have.
     """
     if sweep.slo is not None:
-        _check_objectives(sweep, parse_slo(sweep.slo, sweep.goodput))
+        _check_objectives(sweep, parse(sweep.slo))
     if sweep.goodput:
         parse_targets(sweep.goodput)
     combinations = sweep.combinations()
     values = _values_in(combinations, sweep.grid)
     refuse_bad_values(sweep.trial({}), values)
     refuse_shared(sweep.trial({}), values)
+    _check_targets(sweep, sweep.trial(combinations[0]))
     trials = [sweep.trial(settings) for settings in combinations]
     check_output(output, sweep.scenario, sweep.workload)
     with Journal(output.with_name(f"{output.name}.journal"), sweep.digest()) as journal:
@@ -119,6 +121,17 @@ def _check_objectives(sweep: Sweep, asked: Objectives) -> None:
     except InputError:
         return  # the runs will say what is wrong
     asked.check_unit(unit)
+
+
+def _check_targets(sweep: Sweep, first: Trial) -> None:
+    """Attainment without targets fails every run, unless the first, which is looked at, cannot be run at all."""
+    if sweep.slo is None or sweep.goodput:
+        return
+    try:
+        goals = goals_of(run_of(first).requests)
+    except BatchlabError:
+        return
+    parse_slo(sweep.slo, goals)
 
 
 def _values_in(combinations: Sequence[Mapping[str, Any]], grid: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -12,8 +12,8 @@ import batchlab
 from batchlab.errors import InputError
 from batchlab.files import encodable, whole_bytes
 from batchlab.metrics.latency import NAMES
-from batchlab.metrics.objectives import ATTAINMENT, Objective
-from batchlab.plan.trial import Row, Trial, parse_slo
+from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
+from batchlab.plan.trial import Row, Trial
 
 RATES = ("request_rate", "output_token_rate", "goodput", "capacity")
 SHARES = ("attained.", ATTAINMENT)
@@ -21,7 +21,7 @@ SHARES = ("attained.", ATTAINMENT)
 
 def described(trial: Trial, more: Mapping[str, Any]) -> dict[str, Any]:
     """What rows are of: for the metadata of a file, and for JSON."""
-    objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput).objectives
+    objectives = () if trial.slo is None else parse(trial.slo).objectives
     return {
         "batchlab": batchlab.__version__,
         "scenario": Path(trial.scenario).name,

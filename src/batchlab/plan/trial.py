@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -11,11 +11,21 @@ from batchlab.clients.columns import Columns
 from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError
 from batchlab.files import read_toml
+from batchlab.metrics.answers import goals_of, question
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
-from batchlab.metrics.objectives import ATTAINMENT, Objective, Objectives, goodput, parse
+from batchlab.metrics.objectives import (
+    ATTAINMENT,
+    Objective,
+    Objectives,
+    good_in_groups,
+    goodput,
+    goodput_of,
+    of_gaps,
+    parse,
+)
 from batchlab.plan import attained
-from batchlab.plan.grid import Grid, combinations
+from batchlab.plan.grid import Grid, combinations, size_of
 from batchlab.policies import find, limits_given
 from batchlab.scenario import load, override
 from batchlab.simulate import Run, simulate
@@ -49,8 +59,8 @@ class Trial:
         return replace(self, overrides={**self.overrides, **overrides})
 
 
-def parse_slo(text: str, goodput: Sequence[str] = ()) -> Objectives:
-    """Objectives that runs of any scenario can be held to; `attainment` needs goodput targets. Raises InputError."""
+def parse_slo(text: str, goodput: Collection[Any] = ()) -> Objectives:
+    """Objectives that runs can be held to. goodput: targets; `attainment` needs some. Raises InputError."""
     found = parse(text)
     for objective in found.objectives:
         if objective.metric == ATTAINMENT and not goodput:
@@ -61,7 +71,7 @@ def parse_slo(text: str, goodput: Sequence[str] = ()) -> Objectives:
 
 def summary_for(slo: str | None) -> Summary:
     """A summary that knows exactly what these objectives are about."""
-    return Summary(each_gap=slo is not None and parse(slo).of_gaps())
+    return Summary(each_gap=of_gaps(slo))
 
 
 def percentiles_for(slo: str | None) -> list[Fraction]:
@@ -83,13 +93,20 @@ class Judged:
     good: dict[str, Any] | None
 
 
-def judge(summary: Summary, trial: Trial) -> Judged:
-    """A run that has ended beside the objectives and targets of its trial. Raises InputError."""
+def judge(summary: Summary, trial: Trial, goals: Mapping[str | None, str]) -> Judged:
+    """A run that has ended beside the objectives and targets of its trial. Raises InputError.
+
+    goals: what its workload states for its classes, which counts where the trial has no targets for all.
+    """
     assert summary.header is not None, "the run has not begun"
     unit, arrival = summary.header.clock["unit"], summary.column("arrival")
-    objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput).objectives
+    objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput or goals).objectives
+    targets_of = question(unit, None, trial.goodput, None, targets_of=goals).targets_of
     targets = attained.targets_of(objectives, trial.goodput, unit)
     good = goodput(summary.tally, arrival, targets, unit) if targets else None
+    if targets_of:
+        met = good_in_groups(summary.tally, arrival, summary.groups(), targets_of)
+        good = goodput_of(met, summary.tally, arrival, unit)
     figures = {**latencies(summary.tally, arrival, percentiles_for(trial.slo))}
     share = {} if good is None else {ATTAINMENT: good["attainment"]}
     found = Objectives(tuple(objectives)).check({**figures, **share}, unit)
@@ -147,8 +164,14 @@ def _refuse_everywhere(trial: Trial, values: Grid, key: str, value: Any) -> None
 
 
 def _errors_in(trial: Trial, grid: Grid) -> Iterator[InputError | None]:
-    """What is wrong with each combination, of very many with some of them."""
-    return (_error_of(trial.with_settings(settings)) for settings in combinations(grid, MOST_TRIED))
+    """What is wrong with each combination; of very many with those in which one value is not its key's first, which
+    finds what one other value decides, and with some of the rest."""
+    if size_of(grid) > MOST_TRIED:
+        first = {key: some[0] for key, some in grid.items()}
+        yield _error_of(trial.with_settings(first))
+        for key, some in grid.items():
+            yield from (_error_of(trial.with_settings({**first, key: value})) for value in some[1:])
+    yield from (_error_of(trial.with_settings(settings)) for settings in combinations(grid, MOST_TRIED))
 
 
 def refuse_shared(trial: Trial, values: Grid) -> None:
@@ -254,12 +277,12 @@ def row_of(trial: Trial) -> Row:
         summary = summary_for(trial.slo)
         simulate(run, [summary])
         remarks = run.remarks()
-        return figures_of(summary, trial) | ({REMARKS: "; ".join(remarks)} if remarks else {})
+        return figures_of(summary, trial, goals_of(run.requests)) | ({REMARKS: "; ".join(remarks)} if remarks else {})
     except (BatchlabError, MemoryError) as error:
         return {"error": str(error) or "out of memory"}
 
 
-def figures_of(summary: Summary, trial: Trial) -> Row:
+def figures_of(summary: Summary, trial: Trial, goals: Mapping[str | None, str]) -> Row:
     """The row of a run that has ended. Raises InputError for objectives that do not fit its clock."""
     document = summary.document(with_requests=False)
     ending = document["termination"]
@@ -282,7 +305,7 @@ def figures_of(summary: Summary, trial: Trial) -> Row:
     totals = document["totals"]
     totals["rejections"] = sum(totals["rejections"].values())
     row |= {f"totals.{name}": value for name, value in totals.items()}
-    judged = judge(summary, trial)
+    judged = judge(summary, trial, goals)
     if trial.slo is not None:
         row["met"] = ending == FINISHED and all(met for _, _, met in judged.found)
         row |= {f"slo.{objective.figure}": value for objective, value, _ in judged.found}

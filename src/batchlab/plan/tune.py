@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from batchlab.errors import InputError
-from batchlab.metrics.objectives import ATTAINMENT
+from batchlab.metrics.answers import goals_of
+from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.plan import pool
 from batchlab.plan.capacity import check_rate, few, rate_of
 from batchlab.plan.journal import Journal, digest_of
@@ -88,7 +89,7 @@ class Tuning:
     def axes(self) -> list[Axis]:
         """What is maximised, then the figure of every objective."""
         found = [Axis(MAXIMIZED[self.maximize], True)]
-        for one in parse_slo(self.slo, self.goodput).objectives:
+        for one in parse(self.slo).objectives:
             found.append(Axis(f"slo.{one.figure}", one.metric == ATTAINMENT))
         return found
 
@@ -141,7 +142,7 @@ def run(
     """
     axes = tuning.axes()
     base = run_of(tuning.trial({}))
-    parse_slo(tuning.slo, tuning.goodput).check_unit(base.cost.unit)
+    parse_slo(tuning.slo, tuning.goodput or goals_of(base.requests)).check_unit(base.cost.unit)
     if tuning.maximize == "capacity":
         _check_rate(tuning.trial({}))
     space: Space = {key: list(values) for key, values in tuning.space.items()} or default_space(base)
@@ -200,7 +201,7 @@ def caveats(asked: Tuning, found: Tuned) -> list[str]:
     if row is None:
         return []
     requests = sum(value for key, value in row.items() if key.startswith("results."))
-    return few(parse_slo(asked.slo, asked.goodput).objectives, requests)
+    return few(parse(asked.slo).objectives, requests)
 
 
 def about(tuning: Tuning, found: Tuned) -> dict[str, Any]:

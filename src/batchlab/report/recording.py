@@ -38,10 +38,10 @@ STEPS = 1 << 20
 
 
 class Recorder:
-    """An observer of one run. `share`: one of so many runs of the page."""
+    """An observer of one run. share: one of so many runs of the page. each_gap: see `Summary`."""
 
-    def __init__(self, share: int = 1) -> None:
-        self.summary = Summary()
+    def __init__(self, share: int = 1, each_gap: bool = False) -> None:
+        self.summary = Summary(each_gap)
         self.timeline = Timeline(max(MOST_SLOTS // share, 256), max(MOST_SEGMENTS // share, 4096))
         self.losses = Losses()
         self._explainer = Explainer((), [*(trouble() for trouble in TROUBLES), self.losses, self.timeline])
