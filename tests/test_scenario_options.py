@@ -237,6 +237,18 @@ def test_what_a_line_leaves_open_is_said(roofline: str) -> None:
     assert "no model" not in told and "another" not in told
 
 
+def test_variables_and_an_older_image_are_said(roofline: str) -> None:
+    told = facts(roofline, "VLLM_USE_V1=0 VLLM_PORT=1 HF_HOME=/a vllm serve meta-llama/Llama-3.1-8B --max-num-seqs 4")[
+        1
+    ]
+    assert "though the engine runs otherwise with it: VLLM_USE_V1\n" in told
+    assert "not modelled, ignored: VLLM_PORT\n" in told and "HF_HOME" not in told
+    command = "docker run -e VLLM_USE_V1=1 vllm/vllm-openai:v{} --model meta-llama/Llama-3.1-8B --max-num-seqs 4"
+    told = facts(roofline, command.format("0.11.0"))[1]
+    assert "it: VLLM_USE_V1\n" in told and "the image's version 0.11.0 (rules and defaults are those of 0.32.0)" in told
+    assert "image's version" not in facts(roofline, command.format("0.32.0"))[1]
+
+
 def test_step_times_name_what_is_not_bf16(roofline: str) -> None:
     run = load(roofline, {"cost.kv_dtype": "fp8", "cost.weight_dtype": "int4"}).runs[0]
     assert step_times(run.cost).endswith("tensor_parallel = 2, weight_dtype = int4, kv_dtype = fp8")

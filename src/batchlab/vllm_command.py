@@ -1,7 +1,7 @@
 """A pasted `vllm serve ...` command line as settings."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, takewhile
@@ -9,6 +9,7 @@ from typing import Any
 
 from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
+from batchlab.policies.vllm import Vllm
 from batchlab.settings import share_of_memory
 from batchlab.shell_line import Token, commands, tokens
 
@@ -57,7 +58,7 @@ MEMORY = frozenset({"num_gpu_blocks", "gpu_memory_utilization"})
 MATTERS = (
     *("config", "speculative-config", "data-parallel-size", "enable-expert-parallel", "decode-context-parallel-size"),
     *("kv-transfer-config", "kv-offloading-size", "kv-cache-memory-bytes", "cpu-offload-gb", "enforce-eager"),
-    *("max-num-partial-prefills", "max-long-partial-prefills", "enable-lora", "runner", "scheduler-cls"),
+    *("max-num-partial-prefills", "max-long-partial-prefills", "enable-lora", "runner", "scheduler-cls", "VLLM_USE_V1"),
     "compilation-config.cudagraph_mode=NONE",
 )
 """Flags that are not modelled although they change who runs when, how long steps take or how many blocks there are."""
@@ -74,6 +75,9 @@ PLAIN = ("float", "float32")
 """Kinds of numbers that vLLM takes and [cost] does not."""
 FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}")
 """Parts of a model's name that say nothing of its shape."""
+RULES = Vllm.rules.removeprefix("vLLM ")
+VARIABLE = re.compile(r"(?:--env=|-e)?(VLLM_\w+)\+?=(?s:.*)")
+IMAGE = re.compile(r"\S*vllm-openai:v(\d+(?:\.\d+)+)\S*")
 NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
 """Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
@@ -127,8 +131,10 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
             _flag(word, words, settings, cost, unknown)
         elif serve is not None:
             cost.setdefault("llm", word)
+    before = _environment(token.text or "" for token in found[: server.start])
+    unknown += [name for name in before if name not in MATTERS]
     behind = [token.text or "" for token in found[server.stop :]]
-    if any(word == "serve" and before.endswith("vllm") for before, word in pairwise(behind)):
+    if any(word == "serve" and vllm.endswith("vllm") for vllm, word in pairwise(behind)):
         unknown.append("another `vllm serve` behind it")
     if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
@@ -142,7 +148,19 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     usual = {key: value for key, value in usual.items() if key not in settings}
     matters = [flag for flag in unknown if {own := flag.removeprefix("--"), own.partition(".")[0]} & {*MATTERS}]
     unknown = [flag for flag in unknown if flag not in matters]
+    matters += [name for name in before if name in MATTERS]
     return Command(settings | usual, cost, list(usual), unknown, matters)
+
+
+def _environment(words: Iterable[str]) -> list[str]:
+    """Variables of vLLM's, by name, and an image of another version."""
+    found = []
+    for word in words:
+        if (variable := VARIABLE.fullmatch(word)) is not None:
+            found.append(variable[1])
+        elif (image := IMAGE.fullmatch(word)) is not None and image[1] != RULES:
+            found.append(f"the image's version {image[1]} (rules and defaults are those of {RULES})")
+    return found
 
 
 def server_in(found: Sequence[Token]) -> range:
