@@ -170,6 +170,61 @@ def test_the_servers_own_view_on_the_same_clock() -> None:
     assert document(result, NOTHING)["server"]["running"]["max"] == 2
 
 
+def test_what_is_counted_beside_the_regular_looks_is_not_lost() -> None:
+    """The interval is longer than the load: without a look at either end nothing would be counted."""
+    asked, looks = 0, []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        return await says(TOKEN, LAST)(request)
+
+    async def metrics(_: web.Request) -> web.StreamResponse:
+        looks.append(asked)
+        return web.Response(text=f"vllm:num_preemptions_total {asked}\nvllm:num_requests_running 9\n")
+
+    async def main() -> Result:
+        async with another(handler, metrics=metrics) as url:
+            return await bench(Where(url, scrape_interval=60), evenly(3, gap_ms=5), Plan(num_warmups=1))
+
+    found = document(asyncio.run(main()), NOTHING)
+    assert (looks, found["server"]["preemptions"]) == ([1, 4], 3)  # the warm-up was before
+    first, last = found["series"]
+    assert first["t"] == 0 < last["t"] and (first["running"], last["running"]) == (9, None)
+    assert found["server"]["running"] == {"mean": 9, "max": 9}  # after the load nothing of it runs
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_ctrl_c_waits_for_no_last_look_and_loses_nothing_during_it(early: bool) -> None:
+    looks = 0
+
+    async def main() -> Result:
+        ended, looking = asyncio.Event(), asyncio.Event()
+
+        async def metrics(_: web.Request) -> web.StreamResponse:
+            nonlocal looks
+            looks += 1
+            if looks > 1:
+                looking.set()
+                await asyncio.sleep(1)
+            return web.Response(text="vllm:num_preemptions_total 0\n")
+
+        def done(ready: int, _: int) -> None:
+            if ready:
+                ended.set()
+
+        async with another(says(TOKEN, LAST), metrics=metrics) as url:
+            requests = evenly(2, gap_ms=3_600_000 if early else 5)
+            running = asyncio.create_task(bench(Where(url, scrape_interval=60), requests, Plan(), 0, done, keep=True))
+            await asyncio.wait_for((ended if early else looking).wait(), 30)
+            running.cancel()
+            return await running
+
+    result = asyncio.run(main())
+    assert (len(result.outcomes), result.measured.cut is None, looks) == ((1, False, 1) if early else (2, True, 2))
+    assert len(result.series) == 1
+
+
 def test_warm_ups_are_not_counted() -> None:
     result, trace = measured(a_run(), evenly(2, gap_ms=5), Plan(num_warmups=3))
     assert len(result.outcomes) == 2
@@ -265,7 +320,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @contextlib.asynccontextmanager
-async def another(handler: Handler, models: Any = ("m",), version: Any = None) -> AsyncIterator[str]:
+async def another(
+    handler: Handler, models: Any = ("m",), version: Any = None, metrics: Handler | None = None
+) -> AsyncIterator[str]:
     """Another server, which answers completions as it likes."""
 
     async def named(request: web.Request) -> web.StreamResponse:
@@ -273,6 +330,8 @@ async def another(handler: Handler, models: Any = ("m",), version: Any = None) -
 
     app = web.Application()
     app.add_routes([web.get("/v1/models", named), web.post("/v1/completions", handler)])
+    if metrics is not None:
+        app.add_routes([web.get("/metrics", metrics)])
     if version is not None:
 
         async def told(request: web.Request) -> web.StreamResponse:

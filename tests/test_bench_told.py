@@ -114,6 +114,17 @@ def test_a_server_that_dies_is_not_as_fast_as_it_was_before() -> None:
     assert cut["throughput"]["request_rate"] == 0.25
 
 
+def test_rejected_requests_at_the_end_are_not_called_failed() -> None:
+    full, done = "503: full", ended(0, 100, "completed")
+    lost = [ended(k, k * 1000, "rejected", full) for k in (1, 2)]
+    begin = "nothing was completed from 0.1 s on: all"
+    assert document(made([done, *lost]), NOTHING)["notes"][1] == f"{begin} 2 that ended later were rejected: {full}"
+    both = document(
+        made([done, ended(1, 1000, "failed", REFUSED), *(ended(k, 2000, "rejected", full) for k in (2, 3))]), NOTHING
+    )
+    assert both["notes"][1] == f"{begin} 3 that ended later failed or were rejected: {REFUSED}; {full}"
+
+
 def test_requests_that_fail_before_others_are_answered_are_no_end_of_the_server() -> None:
     mixed = [ended(0, 500, "rejected", "429: full"), ended(1, 1400, "failed", "took"), ended(2, 9000, "completed")]
     assert document(made(mixed), NOTHING)["notes"] == [

@@ -25,7 +25,7 @@ from batchlab.bench.figures import result_of
 from batchlab.bench.load import Measured as Load
 from batchlab.bench.load import Plan
 from batchlab.bench.rounds import (
-    COMPARED,
+    TABLE,
     Arm,
     Cold,
     _measured,
@@ -224,7 +224,7 @@ def test_what_the_noise_hides_has_no_direction_but_a_number_of_rounds() -> None:
     other = [made(512, ttft__mean=110 * math.exp(sign * 0.25)) for sign in (1, -1, 1, -1)]
     found = change(one, other, ("ttft", "mean"))
     assert found is not None and found[0] == pytest.approx(0.1) and not resolved(found)
-    assert left_open(one, other) == {"TTFT mean": 38}
+    assert left_open(one, other) == {"TTFT, mean": 38}
     said = "not resolved by 4 rounds; as noisy as these, so many would be needed: TTFT mean 38"
     assert reading(one, other, KEY) == [said]
     clear = [made(512, itl__p99=300, ttft_long__p50=50) for _ in other]
@@ -257,9 +257,39 @@ def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.Cap
     shown = capsys.readouterr().out.splitlines()
     rows = [line for line in shown if line.startswith(("TTFT", "ITL", "output", "waiting", "requests/s", "KV use"))]
     assert f"of {len(rows)} changes with an interval about one in twenty leaves out 0 % by chance" in shown
-    assert {name.replace(" P", ", p").replace(" mean", ", mean") for name in COMPARED} <= {
-        line.split("  ")[0] for line in rows
-    }
+    assert {line.split("  ")[0] for line in rows} == set(TABLE) - {"preemptions"}
+    equal = [line.split("  ")[0] for line in rows if line.split()[-3:] == ["equal", "+0", "%"]]
+    resolved_rows = {"TTFT of long, p50", "ITL, p99", "waiting, mean"}
+    assert set(equal) == set(TABLE) - {"preemptions"} - resolved_rows and "not resolved (" not in "".join(shown)
+
+
+def test_more_rounds_are_asked_for_than_there_were() -> None:
+    """Ratios e^0.03 times e^a and e^-a, a so that the interval is 0.04 wide to each side: it holds 0 % and goes beyond
+    5 % = e^0.0488. Narrower than 0.03 it leaves out 0 %, narrower than 0.0188 it would hold nothing beyond 5 %."""
+    t = 12.7062  # with one degree of freedom
+    one = [made(128) for _ in range(2)]
+    other = [made(512, itl__p50=100 * math.exp(0.03 + sign * 0.04 / t)) for sign in (1, -1)]
+    found = change(one, other, ("itl", "p50"))
+    assert found is not None and math.log1p(found[2]) == pytest.approx(0.07, abs=1e-5) and not resolved(found)
+    assert left_open(one, other) == {"ITL, p50": 3}
+    rng = random.Random(2)
+    for count in (2, 3, 5):
+        for _ in range(200):
+            ratios = [math.exp(rng.gauss(rng.uniform(-0.1, 0.1), rng.uniform(0, 0.1))) for _ in range(count)]
+            runs = [made(512, itl__p50=100 * ratio) for ratio in ratios]
+            assert all(number > count for number in left_open(count * one[:1], runs).values())
+
+
+def test_every_row_that_is_not_resolved_is_named() -> None:
+    """Each row by itself, a tenth and ten times as much in turn; which of them a rule compares is another question."""
+    one = [made(128, waiting=4.0, preemptions=5) for _ in range(2)]
+    for row, (name, statistic) in TABLE.items():
+        of = name if statistic is None else f"{name.replace(' ', '_')}__{statistic}"
+        before = getattr(one[0], name) if statistic is None else 100
+        other = [made(512, **{"waiting": 4.0, "preemptions": 5, of: before * factor}) for factor in (0.1, 10)]
+        assert list(left_open(one, other)) == [row]
+        said = reading(one, other, KEY)
+        assert said[-1].endswith(f"so many would be needed: {row.replace(', p', ' P').replace(', ', ' ')} over 1,000")
 
 
 def test_a_program_that_is_not_there_is_noticed_before_anything_is_simulated(
@@ -281,7 +311,7 @@ def test_a_change_of_less_than_is_looked_for_is_not_asked_for() -> None:
     assert left_open(one, nearly) == {}  # equal within 5 %, and that is known
     assert reading(one, nearly, KEY)[0].startswith("no rule applies")
     wild = [made(512, ttft__mean=value) for value in (1, 100, 10_000)]
-    assert left_open(one, wild) == {"TTFT mean": 1001}
+    assert left_open(one, wild) == {"TTFT, mean": 1001}
     assert "TTFT mean over 1,000" in reading(one, wild, KEY)[0]
     assert reading(one[:1], wild[:1], KEY)[0].startswith("not resolved: one round")
 

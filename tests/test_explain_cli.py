@@ -278,6 +278,22 @@ def test_the_beginning_of_an_id_will_do_if_it_is_only_one(tmp_path: Path) -> Non
         assert wrong.returncode == 2 and said in wrong.stderr
 
 
+def test_a_whole_name_goes_before_the_beginning_of_one(tmp_path: Path) -> None:
+    """`bench` names requests by their numbers: r1 is one of them, though r10 begins so too."""
+    text = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8")
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(text.replace("chat-4-", "cmpl-1-0-").replace("chat-3-", "cmpl-10-0-"))
+    whole = command("explain", str(trace), "cmpl-1-0-a550ffcc", "--json")
+    for written in ("1", "1-0", "cmpl-1"):
+        short = command("explain", str(trace), written, "--json")
+        assert (short.returncode, short.stdout) == (0, whole.stdout)
+    trace.write_text(
+        text.replace("chat-4-", "cmpl-1-0-").replace("chat-3-", "cmpl-1-1-").replace("chat-2-", "cmpl-10-")
+    )
+    wrong = command("explain", str(trace), "1")
+    assert wrong.returncode == 2 and "the ids of 2 requests begin so: 'cmpl-1-" in wrong.stderr
+
+
 def test_reasons_that_take_turns_are_one_row():
     """Two reasons one after the other: six times or more they are one row, and what lies before and behind is not."""
 

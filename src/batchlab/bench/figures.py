@@ -175,9 +175,13 @@ def _not_answered(outcomes: Sequence[Outcome]) -> list[str]:
     last = max(o.end for o in done)
     later = [o for o in lost if o.end > last]
     if len(later) > 1:
-        reason = Counter(o.reason for o in later).most_common(1)[0][0]
-        gone = "the server was gone" if reason.startswith("connection: ") else "nothing was completed"
-        lines.append(f"{gone} from {last / NS_IN_S:,.1f} s on: all {len(later):,} that ended later failed: {reason}")
+        by_kind = {kind: Counter(o.reason for o in later if o.result == kind) for kind in ("failed", "rejected")}
+        reasons = {kind: count.most_common(1)[0][0] for kind, count in by_kind.items() if count}
+        became = " or ".join("were rejected" if kind == "rejected" else kind for kind in reasons)
+        all_lost = all(reason.startswith("connection: ") for reason in reasons.values())
+        gone = "the server was gone" if all_lost else "nothing was completed"
+        why = "; ".join(reasons.values())
+        lines.append(f"{gone} from {last / NS_IN_S:,.1f} s on: all {len(later):,} that ended later {became}: {why}")
     return lines
 
 

@@ -21,7 +21,19 @@ from batchlab.bench.scrape import series_figures
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.metrics.intervals import CONFIDENCE, Interval, interval, student_t
-from batchlab.plan.experiment import APART, LOADS, NO_RULE, TIMES, Measured, Part, Served, judged, read, requests_of
+from batchlab.plan.experiment import (
+    APART,
+    LOADS,
+    NO_RULE,
+    TIMES,
+    Measured,
+    Part,
+    Served,
+    judged,
+    named,
+    read,
+    requests_of,
+)
 
 COLD = 5
 """Requests, one after another, that a fresh server gets before it is measured."""
@@ -36,19 +48,19 @@ ROWS: dict[str, tuple[str, str]] = {
 }
 """The times that are told of rounds, and that their reading rests on: those of the simulation, but the mean TTFT for
 its P95, and no queue time, which no client sees."""
-COMPARED: dict[str, Figure] = {
-    "TTFT mean": ("ttft", "mean"),
-    "TTFT of short P50": ("ttft short", "p50"),
-    "TTFT of long P50": ("ttft long", "p50"),
-    "ITL P50": ("itl", "p50"),
-    "ITL P90": ("itl", "p90"),
-    "ITL P99": ("itl", "p99"),
-    "waiting mean": ("waiting", None),
+TABLE: dict[str, Figure] = {
+    **ROWS,
+    "requests/s": ("request_rate", None),
     "output tokens/s": ("output_token_rate", None),
+    "waiting, mean": ("waiting", None),
+    "KV use, max %": ("kv_use", None),
+    "preemptions": ("preemptions", None),
 }
-"""The rows that a reading names where the rounds leave them open."""
+"""All rows of a table, of which a reading says where the rounds leave them open."""
 QUEUE_TIME: Figure = ("queue_time", "mean")
 """In no row, but told by two: by Little's law those that wait over those that are completed."""
+COMPARED: tuple[Figure, ...] = (*ROWS.values(), TABLE["output tokens/s"], TABLE["waiting, mean"], QUEUE_TIME)
+"""What the rules of a reading compare, and so take for equal where the rounds do not tell it apart."""
 
 
 @dataclass(frozen=True)
@@ -190,31 +202,33 @@ def resolved(found: tuple[float, float, float] | None) -> bool:
 
 
 def left_open(one: Sequence[Measured], other: Sequence[Measured]) -> dict[str, int]:
-    """Figures of a reading that the rounds do not tell apart, and not to be equal within APART either.
+    """Rows that the rounds do not tell apart, and not to be equal within APART either.
 
-    Each with how many rounds as noisy as these would tell the change that they show, or one of APART if that is more
-    than it shows; MOST_ROUNDS + 1 for more.
+    Each with how many rounds as noisy as these, more than there were, would tell one or the other of the change that
+    they show; MOST_ROUNDS + 1 for more.
     """
     found = {}
-    for name, of in COMPARED.items():
-        ratios, changed = _of_ratios(one, other, of), change(one, other, of)
-        if ratios is None or changed is None or ratios.half_width is None or resolved(changed):
+    for name, of in TABLE.items():
+        ratios = _of_ratios(one, other, of)
+        if ratios is None or ratios.mean is None or ratios.half_width is None:
             continue
-        if 1 + changed[1] > 1 / (1 + APART) and changed[2] < APART:
-            continue
-        found[name] = _rounds_for(ratios, max(abs(ratios.mean or 0.0), math.log1p(APART)))
+        shown = abs(ratios.mean)
+        enough = max(shown, math.log1p(APART) - shown)  # narrower it leaves out 0 %, or holds nothing beyond APART
+        if ratios.half_width >= enough:
+            found[name] = _rounds_for(ratios, enough)
     return found
 
 
 def _rounds_for(found: Interval, size: float) -> int:
-    """Of how many values with the same spread the interval would be narrower than this to either side."""
+    """Of how many values, more than these and with the same spread, the interval is narrower than this on each side."""
     assert found.half_width is not None
     spread = found.half_width * math.sqrt(found.count) / student_t(CONFIDENCE, found.count - 1)
 
     def tells(count: int) -> bool:
         return student_t(CONFIDENCE, count - 1) * spread / math.sqrt(count) < size
 
-    return 2 + bisect_left(range(2, MOST_ROUNDS + 1), True, key=tells)
+    more = found.count + 1
+    return more + bisect_left(range(more, MOST_ROUNDS + 1), True, key=tells)
 
 
 def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> list[str]:
@@ -226,17 +240,18 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
     if not still:
         return said
     each = (
-        f"{name} {rounds:,}" if rounds <= MOST_ROUNDS else f"{name} over {MOST_ROUNDS:,}"
+        f"{named(name)} {rounds:,}" if rounds <= MOST_ROUNDS else f"{named(name)} over {MOST_ROUNDS:,}"
         for name, rounds in still.items()
     )
     open_line = f"not resolved by {count} rounds; as noisy as these, so many would be needed: {', '.join(each)}"
-    return [*(line for line in said if line != NO_RULE), open_line]
+    unsure = any(TABLE[name] in COMPARED for name in still)
+    return [*(line for line in said if line != NO_RULE or not unsure), open_line]
 
 
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:
     """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart."""
     first, second = _mean(one), _mean(other)
-    for of in {*COMPARED.values(), *ROWS.values(), QUEUE_TIME}:
+    for of in COMPARED:
         if not resolved(change(one, other, of)):
             second = _with(second, of, figure(first, of))
     return first, second

@@ -12,7 +12,7 @@ from batchlab.bench.client import MOST_COUNTED, Client, Clock
 from batchlab.bench.figures import Result, result_of
 from batchlab.bench.load import Load, Plan
 from batchlab.bench.prompts import Prompts
-from batchlab.bench.scrape import Scraper
+from batchlab.bench.scrape import PATIENCE, Scraper
 from batchlab.bench.target import credentials, find, session
 from batchlab.clients.listed import field as requested
 from batchlab.clients.request import Request
@@ -64,9 +64,11 @@ async def bench(
         client = Client(http, target, clock, where.timeout, where.token_ids)
         load = Load(requests, Prompts(requests, seed, where.vocab), client, clock, plan)
         await load.warm_up()
-        start = clock.now()
-        scraper = Scraper(http, target.base, where.scrape_interval, lambda: clock.now() - start)
-        looking = asyncio.create_task(scraper.run()) if where.scrape_interval else None
+        scraper = Scraper(http, target.base, min(PATIENCE, where.timeout), clock.now)
+        looking = None
+        if where.scrape_interval:
+            await scraper.before()
+            looking = asyncio.create_task(scraper.during(where.scrape_interval))
         try:
             measured = await load.send_all(done, keep)
         except* InputError as group:  # the first is as good as any
@@ -76,7 +78,20 @@ async def bench(
                 looking.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await looking
+        if measured.cut is None:  # who interrupts it does not want to wait for another look
+            await _look_again(scraper, keep)
     return result_of(target, plan, requests, measured, scraper.samples)
+
+
+async def _look_again(scraper: Scraper, keep: bool) -> None:
+    """keep: cancelled, it ends without one: all is measured by then."""
+    try:
+        await scraper.after()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not keep or task is None:
+            raise
+        task.uncancel()
 
 
 def _first(group: BaseExceptionGroup[InputError]) -> InputError:

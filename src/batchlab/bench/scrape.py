@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import aiohttp
@@ -33,6 +33,8 @@ PATIENCE = 5.0
 @dataclass(frozen=True)
 class Sample:
     """What the server said at `t`, ns from the start of the load; None for what it did not say.
+
+    The last one is from after the load: it has only what is counted.
 
     Over several engines running, waiting and preemptions are sums, and kv_cache_usage, a share of 1, is the mean.
     """
@@ -66,30 +68,47 @@ def parse(text: str, t: int) -> Sample | None:
 
 
 class Scraper:
-    """Looks at a server until it is cancelled. What fails is left out."""
+    """Looks at a server before, during and after a load. What fails is left out. patience: seconds a look may take.
 
-    def __init__(self, http: aiohttp.ClientSession, base: str, interval: float, now: Callable[[], int]) -> None:
+    One that at first has no such metrics is not asked again.
+    """
+
+    def __init__(self, http: aiohttp.ClientSession, base: str, patience: float, now: Callable[[], int]) -> None:
         self._http = http
         self._url = f"{base}/metrics"
-        self._interval = interval
+        self._timeout = aiohttp.ClientTimeout(total=patience)
         self._now = now
+        self._start = 0
         self.samples: list[Sample] = []
 
-    async def run(self) -> None:
-        """Look every interval, until cancelled; one that has no such metrics is not asked again."""
-        timeout = aiohttp.ClientTimeout(total=PATIENCE)
-        while True:
-            try:
-                async with self._http.get(self._url, timeout=timeout) as response:
-                    text = await text_of(response)
-                    sample = parse(text, self._now()) if response.status == 200 else None
-            except (aiohttp.ClientError, OSError, TimeoutError):
-                sample = None
+    async def before(self) -> None:
+        """The first look. The load begins when it is over, and so do the times."""
+        sample = await self._look()
+        self._start = self._now()
+        if sample is not None:
+            self.samples.append(replace(sample, t=0))
+
+    async def during(self, interval: float) -> None:
+        """Look every interval (s), until cancelled."""
+        while self.samples:
+            await asyncio.sleep(interval)
+            sample = await self._look()
             if sample is not None:
                 self.samples.append(sample)
-            elif not self.samples:
-                return
-            await asyncio.sleep(self._interval)
+
+    async def after(self) -> None:
+        """The last look, for what was counted since the one before; what runs or waits now is not of the load."""
+        sample = await self._look() if self.samples else None
+        if sample is not None and sample.preemptions is not None:
+            self.samples.append(Sample(sample.t, preemptions=sample.preemptions))
+
+    async def _look(self) -> Sample | None:
+        try:
+            async with self._http.get(self._url, timeout=self._timeout) as response:
+                text = await text_of(response)
+                return parse(text, self._now() - self._start) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return None
 
 
 def series_figures(samples: Sequence[Sample]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from batchlab.bench.rounds import ROWS, Arm, Figure, change, left_open, over, reading, resolved
+from batchlab.bench.rounds import ROWS, TABLE, Arm, change, left_open, over, reading, resolved
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.tables import console, say
@@ -14,13 +14,6 @@ from batchlab.metrics.intervals import Interval, interval
 from batchlab.plan.experiment import LOADS, Measured
 from batchlab.units import NS_IN_MS, counted
 
-OTHERS: dict[str, Figure] = {
-    "requests/s": ("request_rate", None),
-    "output tokens/s": ("output_token_rate", None),
-    "waiting, mean": ("waiting", None),
-    "KV use, max %": ("kv_use", None),
-    "preemptions": ("preemptions", None),
-}
 OPEN = "not resolved"
 
 
@@ -54,7 +47,7 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
         say(out, "")
     noise = "one round has no interval" if count == 1 else f"its 95 % interval over {rounds}; {OPEN}: holds 0 %"
     say(out, f"times in ms, of the mean over {rounds}; change: mean of the ratios within rounds, {noise}")
-    told = sum(change(*found.runs(load), of) is not None for load in LOADS for of in {**ROWS, **OTHERS}.values())
+    told = sum(change(*found.runs(load), of) is not None for load in LOADS for of in TABLE.values())
     if count > 1:
         say(out, f"of {told} changes with an interval about one in twenty leaves out 0 % by chance")
     for arms in zip(*found.rounds, strict=True):
@@ -76,7 +69,7 @@ def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
     values = [said(found.key, run.value) for run in (before, after)]
     columns |= {f"{value}{kind}": [] for value in values for kind in ("", " sim")}
     columns |= {"change": [], "sim": []}
-    for name, of in {**ROWS, **OTHERS}.items():
+    for name, of in TABLE.items():
         scale = 1 / NS_IN_MS if name in ROWS else 100.0 if of[0] == "kv_use" else 1.0
         cells = [
             name,
@@ -106,12 +99,14 @@ def _simulated(found: tuple[float, float, float] | None) -> str:
 
 
 def _change(found: tuple[float, float, float] | None) -> str:
-    """A measured change; one inside the noise, or of a single round, has no direction."""
+    """A measured change; one inside the noise, or of a single round, has no direction, nor has none in any round."""
     if found is None:
         return "-"
     middle, low, high = (100 * bound for bound in found)
     if math.isnan(low):
         return OPEN
+    if low == high == 0:
+        return "equal"
     said = f"{middle:+,.0f} %" if resolved(found) else OPEN
     return f"{said} ({low:+,.0f} to {min(high, 9999):+,.0f})"
 
@@ -128,7 +123,7 @@ def _cold_line(key: str, colds: Sequence[Any]) -> str:
 def _document(found: Experiment, readings: dict[str, list[str]]) -> dict[str, Any]:
     changes = {}
     for load in LOADS:
-        pairs = {name: change(*found.runs(load), of) for name, of in {**ROWS, **OTHERS}.items()}
+        pairs = {name: change(*found.runs(load), of) for name, of in TABLE.items()}
         changes[load] = {
             name: None if pair is None else [None if math.isnan(bound) else bound for bound in pair]
             for name, pair in pairs.items()

@@ -68,6 +68,7 @@ class Explanation:
     def find(self, written: str) -> str:
         """The id that somebody wrote: itself, or the only one that begins so, after vLLM's `cmpl-` too.
 
+        Of several the only one in which a dash follows: 5 is cmpl-5-0-a1b2, whether there is a cmpl-50-0-c3d4 or not.
         Raises InputError, with those that are near.
         """
         lives = self.state.lives
@@ -75,6 +76,7 @@ class Explanation:
         begin = [id for id in lives if id.startswith(heads)]
         if written in lives or not begin:
             return self.life(written).request.id
+        begin = [id for id in begin if id.startswith(tuple(f"{head}-" for head in heads))] or begin
         if len(begin) > 1:
             some = ", ".join(map(shorten_id, begin[:NAMED])) + (", ..." if len(begin) > NAMED else "")
             raise InputError("REQUEST", None, written, f"the ids of {len(begin):,} requests begin so: {some}")

@@ -221,13 +221,13 @@ def read(one: Measured, other: Measured, key: str, rows: Rows = TIMES) -> list[s
         if high.output_token_rate > low.output_token_rate * (1 + APART):
             if _longer(high, low, *ttft):
                 cause = ": waiting in larger batches" if key in CHUNKING or key == SEATS else ""
-                said.append(f"{name} = {high.value} has more throughput and a worse {_named(heading)}{cause}")
+                said.append(f"{name} = {high.value} has more throughput and a worse {named(heading)}{cause}")
             else:
                 less = 1 - low.output_token_rate / high.output_token_rate
                 said.append(f"{name} = {low.value} has {100 * less:.0f} % less throughput")
         if _better(low, high, rows):
             less_itl, less_ttft = (_shorter(low, high, *of) for of in (ITL_P99, ttft))
-            both = f"ITL P99 {less_itl} and {_named(heading)} {less_ttft} shorter"
+            both = f"ITL P99 {less_itl} and {named(heading)} {less_ttft} shorter"
             said.append(f"{name} = {low.value} is better in all of it: {both}")
         if high.cached is not None and low.cached is not None and high.cached > low.cached + APART:
             said.append(
@@ -241,7 +241,7 @@ def read(one: Measured, other: Measured, key: str, rows: Rows = TIMES) -> list[s
     return said or [_differences(one, other, name, rows)]
 
 
-def _named(row: str) -> str:
+def named(row: str) -> str:
     """A row's name within a sentence: 'TTFT of long P50', 'TTFT mean'."""
     return row.replace(", p", " P").replace(", ", " ")
 
@@ -251,7 +251,7 @@ def _differences(one: Measured, other: Measured, name: str, rows: Rows) -> str:
     parts = []
     for low, high in ((one, other), (other, one)):
         shorter = [
-            f"{_named(figure)} {_shorter(low, high, *of)}" for figure, of in rows.items() if _longer(high, low, *of)
+            f"{named(figure)} {_shorter(low, high, *of)}" for figure, of in rows.items() if _longer(high, low, *of)
         ]
         if shorter:
             parts.append(f"{name} = {low.value} has {', '.join(shorter)} shorter")
