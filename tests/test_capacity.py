@@ -18,8 +18,9 @@ from batchlab.cli.capacity import _changes, _samples
 from batchlab.cli.columns import print_folded
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
+from batchlab.metrics.objectives import parse
 from batchlab.plan.binding import binding
-from batchlab.plan.capacity import find, rate_of, refuse_count
+from batchlab.plan.capacity import few, find, rate_of, refuse_count
 from batchlab.plan.probe import probe
 from batchlab.plan.search import FARTHEST, STEPS, edge, lattice
 from batchlab.plan.trial import Trial
@@ -511,3 +512,11 @@ def test_how_far_it_is_is_said_where_there_is_no_terminal(write):
     assert first == f"batchlab: searching 2 loads as it is, {each}"
     assert second == f"batchlab: searching 6 changes of one thing alone, {each}"  # 2 seats; 16, 32, 128, 256 tokens
     assert more and all(re.fullmatch(rf"batchlab: searching \d changes? more, {each}", line) for line in more)
+
+
+@pytest.mark.parametrize(
+    ("share", "requests", "told"), [("99%", 999, 1), ("99%", 1000, 0), ("90%", 99, 1), ("50%", 20, 0)]
+)
+def test_a_share_may_be_the_matter_of_a_handful_too(share, requests, told):
+    found = few(parse(f"attainment>={share}").objectives, requests)
+    assert len(found) == told and all("attainment is decided by fewer than 10" in line for line in found)

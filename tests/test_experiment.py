@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
-from batchlab.plan.experiment import Measured, Part, measure, read
+from batchlab.plan.experiment import Measured, Part, measure, parts, read
 from batchlab.plan.trial import Trial
 from batchlab.scenario import load
 
@@ -302,3 +302,8 @@ def test_bad_input_is_one_line(scenario, arguments, message):
     result = CliRunner().invoke(cli, ["experiment", scenario, "--jobs=1", *arguments])
     assert isinstance(result.exception, InputError), result.output
     assert message in str(result.exception)
+
+
+def test_an_experiment_is_held_to_times_alone(tmp_path):
+    with pytest.raises(InputError, match="'attainment>=60%': an experiment is held to times alone"):
+        parts(Trial("s.toml", slo="ttft:p99<=1s,attainment>=60%"), {"engine.max_num_seqs": [1, 2]}, 512, 0.1)

@@ -155,18 +155,25 @@ def test_what_ends_a_program_waits_until_all_processes_are_started(number: int, 
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs to see when processes begin")
-@pytest.mark.parametrize("after", [0, 0.002])
-def test_stopped_while_its_processes_start(scenario: str, tmp_path: Path, after: float) -> None:
-    process = start(
-        "sweep", scenario, "--grid", "engine.max_num_seqs=1,2,3,4", "--jobs", "2", "-o", str(tmp_path / "t.parquet")
-    )
+@pytest.mark.parametrize(
+    ("number", "times", "told"),
+    [(signal.SIGTERM, 1, "stopped by SIGTERM"), (signal.SIGINT, 1, "interrupted"), (signal.SIGINT, 3, "interrupted")],
+)
+@pytest.mark.parametrize("after", [0, 0.002, 0.2])
+def test_stopped_while_its_processes_start(
+    scenario: str, tmp_path: Path, number: signal.Signals, times: int, told: str, after: float
+) -> None:
+    grid = "engine.max_num_seqs=1,2,3,4"
+    process = start("sweep", scenario, "--grid", grid, "--jobs", "2", "-o", str(tmp_path / "t.parquet"))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while len(children.read_text().split()) < 2:
         assert process.poll() is None
     time.sleep(after)
-    process.terminate()
-    told = without_progress(process.communicate(timeout=60)[1])
-    assert (process.returncode, told) == (143, "batchlab: stopped by SIGTERM\n")
+    for _ in range(times):
+        process.send_signal(number)
+        time.sleep(0.02)
+    printed = without_progress(process.communicate(timeout=60)[1])
+    assert (process.returncode, printed) == (128 + number, f"batchlab: {told}\n")
 
 
 def test_one_of_the_processes_is_killed() -> None:

@@ -247,6 +247,11 @@ def test_variables_and_an_older_image_are_said(roofline: str) -> None:
     told = facts(roofline, command.format("0.11.0"))[1]
     assert "it: VLLM_USE_V1\n" in told and "the image's version 0.11.0 (rules and defaults are those of 0.32.0)" in told
     assert "image's version" not in facts(roofline, command.format("0.32.0"))[1]
+    flags = "docker run --gpus all --env VLLM_USE_V1=0 --ipc=host vllm/vllm-openai:v0.10.0 {} --max-num-seqs 4"
+    for model in ("--model Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "vllm serve Qwen/Qwen3-8B"):
+        has, told = facts(roofline, flags.format(model))
+        assert "it: VLLM_USE_V1\n" in told and "version 0.10.0" in told and "--gpus" not in told
+        assert has["cost.llm"] == "qwen3-8b" and has["engine.max_num_seqs"] == 4
 
 
 def test_step_times_name_what_is_not_bf16(roofline: str) -> None:

@@ -53,6 +53,12 @@ IN_INIT = "    def __init__(self):\n        super().__init__()\n"
         ("    def victim_rule(self, running):\n        return running[0]", "super().__init__(victim=...)"),
         ("    def __init__(self):\n        self.queue_key = shortest", "__init__ has to call super().__init__() first"),
         (
+            "    def __init__(self):\n        pass\n    def check(self, limits, requests):\n        pass\n"
+            "    def plan(self, view, batch):\n        batch.decode_all()",
+            "__init__ has to call super().__init__() first",
+        ),
+        ("    steps_in_flight = 2", "self.steps_in_flight = ..."),
+        (
             IN_INIT + "        self.victim = 'least-computed'",
             "victim: 'least-computed': is set after super().__init__(),",
         ),
@@ -86,6 +92,8 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) 
         "(Chunked):\n    def __init__(self):\n        self.queue_key = shortest\n"
         "    def check(self, limits, requests):\n        pass\n    def plan(self, view, batch):\n"
         "        batch.decode_all()\n        batch.admit_waiting()\n        batch.prefill_all()\n",
+        "(Vllm):\n    victim_rule = 'fewest computed'\n    def __init__(self):\n"
+        "        super().__init__(victim='least-computed')\n        self.queue_key = shortest\n",
         "(Vllm):\n    watermark: float = 0.1\n    def __post_init__(self):\n"
         "        super().__init__(watermark=0.3)\n        self.queue_key = shortest\nMine = dataclass(Mine)\n",
         "(Policy):\n    def queue_key(self, seq):\n        return seq.prompt_tokens\n    def plan(self, view, batch):\n"

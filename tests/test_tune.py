@@ -21,7 +21,7 @@ from batchlab.plan.capacity import find
 from batchlab.plan.propose import Proposer
 from batchlab.plan.space import default_space, doublings, range_of
 from batchlab.plan.trial import Trial, row_of, run_of
-from batchlab.plan.tune import Tuning
+from batchlab.plan.tune import Axis, Tuning, _mark
 from batchlab.vllm_command import parse
 
 pytestmark = pytest.mark.once
@@ -256,7 +256,7 @@ def test_nothing_meets_is_exit_1(scenario):
     as_it_is, other = document["rows"]
     assert not document["met"] and as_it_is["capacity"] == other["capacity"] == 0
     assert as_it_is["attainment"] > other["attainment"] and as_it_is["recommended"]
-    assert f"most requests within the objectives, though it misses: as it is: {document['command']}" in done.stdout
+    assert f"most requests within all targets, though it misses: as it is: {document['command']}" in done.stdout
 
 
 @pytest.mark.parametrize("maximize", ["capacity", "goodput"])
@@ -273,7 +273,7 @@ def test_above_all_capacity_the_nearest_is_recommended_and_said_to_miss(scenario
     assert row[figure] == max(row[figure] for row in document["rows"] if row["pareto"]) > 0
     flags = shlex.split(document["flags"])
     assert flags[flags.index("--max-num-seqs") + 1] == str(row["engine.max_num_seqs"])
-    most = "capacity" if maximize == "capacity" else "requests within the objectives"
+    most = "capacity" if maximize == "capacity" else "requests within all targets"
     printed = CliRunner().invoke(cli, command).stdout
     assert f"most {most}, though it misses: {document['command']}" in printed and "recommended" not in printed
 
@@ -420,3 +420,22 @@ def test_as_it_is_on_the_front_is_called_so(scenario):
     document = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
     printed = CliRunner().invoke(cli, command).stdout
     assert document["rows"][0]["pareto"] and "as it is, front" in printed
+
+
+def test_of_what_is_equal_in_what_is_maximised_the_fewest_changes_are_recommended():
+    """However the objectives are written: a little less TTFT is no reason to change anything."""
+    own = {"engine.max_num_seqs": 8}
+    axes = [Axis("capacity", True), Axis("slo.ttft:p99", False), Axis("slo.itl:p99", False)]
+    figures = [(5.0, 583.0, 85.8), (5.0, 573.0, 161.5), (4.0, 500.0, 80.0)]
+    rows = [
+        {
+            "engine.max_num_seqs": seats,
+            "error": None,
+            "met": True,
+            **dict(zip((a.column for a in axes), row, strict=True)),
+        }
+        for seats, row in zip((8, 16, 4), figures, strict=True)
+    ]
+    _mark(rows, axes, own, "capacity")
+    assert [row["pareto"] for row in rows] == [True, True, True]
+    assert [row["recommended"] for row in rows] == [True, False, False]

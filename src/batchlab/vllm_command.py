@@ -77,7 +77,7 @@ FORM = re.compile(r"instruct|it|chat|base|hf|thinking|dynamic|v\d+(\.\d+)?|\d{4}
 """Parts of a model's name that say nothing of its shape."""
 RULES = Vllm.rules.removeprefix("vLLM ")
 VARIABLE = re.compile(r"(?:--env=|-e)?(VLLM_\w+)\+?=(?s:.*)")
-IMAGE = re.compile(r"\S*vllm-openai:v(\d+(?:\.\d+)+)\S*")
+IMAGE = re.compile(r"\S*vllm-openai[\w-]*(?::v?(?P<version>\d+(?:\.\d+)+\w*)|[:@]\S+)?\S*")
 NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
 """Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
@@ -122,14 +122,15 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     settings: dict[str, Any] = {}
     cost: dict[str, str] = {}
     unknown: list[str] = []
-    serve = words.pop(0) if words[0] == "serve" else None
+    serves = words[0] == "serve" or IMAGE.fullmatch(found[server.start - 1].text or "" if server.start else "")
+    words = words[1:] if words[0] == "serve" else words
     while words:
         word, equals, value = words.pop(0).partition("=")
         head, dot, member = word.partition(".")
         word = SHORT.get(head, head) + dot + member + equals + value
         if re.match("--?[A-Za-z]", word):
             _flag(word, words, settings, cost, unknown)
-        elif serve is not None:
+        elif serves:
             cost.setdefault("llm", word)
     before = _environment(token.text or "" for token in found[: server.start])
     unknown += [name for name in before if name not in MATTERS]
@@ -158,8 +159,8 @@ def _environment(words: Iterable[str]) -> list[str]:
     for word in words:
         if (variable := VARIABLE.fullmatch(word)) is not None:
             found.append(variable[1])
-        elif (image := IMAGE.fullmatch(word)) is not None and image[1] != RULES:
-            found.append(f"the image's version {image[1]} (rules and defaults are those of {RULES})")
+        elif (image := IMAGE.fullmatch(word)) is not None and image["version"] not in (None, RULES):
+            found.append(f"the image's version {image['version']} (rules and defaults are those of {RULES})")
     return found
 
 
@@ -195,15 +196,24 @@ def _server_among(candidates: Sequence[range], found: Sequence[Token]) -> range 
             if (at := next(ours, None)) is not None:
                 return each[at:]
             best = best or each[serve:]
-    if best is None:  # environment, python -m ...
+    if best is None:  # environment, python -m ..., docker run ... IMAGE
         flagged = (
             each[first:]
+            for begins in (_follows_image, _is_flag)
             for each in candidates
-            for first, place in enumerate(each)
-            if (found[place].text or "").startswith("--")
+            for first in range(len(each))
+            if begins([found[place].text or "" for place in each], first)
         )
         best = next(flagged, None)
     return best
+
+
+def _follows_image(words: Sequence[str], place: int) -> bool:
+    return place > 0 and IMAGE.fullmatch(words[place - 1]) is not None
+
+
+def _is_flag(words: Sequence[str], place: int) -> bool:
+    return words[place].startswith("--")
 
 
 def batch_defaults(gpu: str | None, memory_gib: float, settings: Mapping[str, Any]) -> dict[str, int]:

@@ -19,6 +19,7 @@ from batchlab.cli.scenario_options import Changes, parse_values, scenario_option
 from batchlab.cli.tables import MOST_ROWS, console, percent, say
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
+from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import sweep as sweeping
 from batchlab.plan.pool import cores
 from batchlab.plan.trial import REMARKS, Row, Trial, document_of
@@ -51,7 +52,7 @@ IN = "in "
     "--goodput",
     multiple=True,
     metavar="METRIC:MS ...",
-    help="Count requests that meet all of these: ttft:500 tpot:50.  [default: the bounds of --slo]",
+    help="Count requests that meet all of these: ttft:500 tpot:50.  [default: those of the classes, else --slo]",
 )
 @click.option("--sample", type=click.IntRange(1), metavar="N", help="Only N of the combinations, drawn at random.")
 @click.option("--seed", type=click.IntRange(0), metavar="S", help="The seed of --sample.  [default: 0]")
@@ -161,6 +162,8 @@ def _columns(rows: list[Row], keys: list[str], slo: str | None) -> dict[str, lis
         columns[name + (per if key.endswith("_rate") else "")] = [_number(row.get(key), 1, digits) for row in rows]
     for key in dict.fromkeys(key for row in rows for key in row if key.startswith(ATTAINED)):
         columns[IN + key.removeprefix(ATTAINED)] = [_share(row.get(key)) for row in rows]
+    if any(f"slo.{ATTAINMENT}" in row for row in rows):
+        columns[ATTAINMENT] = [_share(row.get(ATTAINMENT)) for row in rows]
     if any("goodput" in row for row in rows):
         columns["goodput"] = [_number(row.get("goodput"), 1, 3) for row in rows]
     if slo is not None:

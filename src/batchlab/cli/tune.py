@@ -52,7 +52,7 @@ MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "
     "--goodput",
     multiple=True,
     metavar="METRIC:MS ...",
-    help="Targets of each request: ttft:500 tpot:50.  [default: the bounds of --slo]",
+    help="Targets of each request: ttft:500 tpot:50.  [default: those of the classes, else --slo]",
 )
 @scenario_options()
 @click.option("--output", "-o", type=click.Path(), metavar="FILE", help="Table of all runs to write (Parquet).")
@@ -145,7 +145,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
         say(out, f"{heading} {_rate(before)} as it is, {_rate(after)} so{change}")
     if not found.met:
         shares = ", ".join(f"{percent(one['attainment'])} {name}" for one, name in ((first, "as it is"), (row, "so")))
-        say(out, f"requests within the objectives at the load as it is: {shares}")
+        say(out, f"requests within all targets at the load as it is: {shares}")
     for caveat in tuning.caveats(asked, found):
         say(out, f"uncertain: {caveat}")
 

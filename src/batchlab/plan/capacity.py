@@ -14,7 +14,7 @@ from typing import Any
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.metrics.answers import goals_of
-from batchlab.metrics.objectives import Objective, parse
+from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan import binding, pool
 from batchlab.plan.binding import Change, Told
 from batchlab.plan.probe import SCALED, Sample
@@ -72,10 +72,10 @@ class Capacity:
 
 
 def few(objectives: Iterable[Objective], requests: int) -> list[str]:
-    """Which percentiles are the matter of a handful of requests, in words. Those of ITL are of gaps, which are many."""
+    """Which figures are the matter of a handful of requests, in words. Those of ITL are of gaps, which are many."""
     found = []
     for one in objectives:
-        beyond = one.beyond
+        beyond = 1 - one.bound if one.metric == ATTAINMENT else one.beyond
         if beyond is not None and one.metric != "itl" and requests * beyond < FEW:
             found.append(f"{requests:,} requests a run: {one.figure} is decided by fewer than {FEW} of them")
     return found

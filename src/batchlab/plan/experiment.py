@@ -17,8 +17,9 @@ from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies
+from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.metrics.part import part_of
-from batchlab.plan.trial import Trial, parse_slo, percentiles_for, refuse_bad_values, run_of
+from batchlab.plan.trial import Trial, percentiles_for, refuse_bad_values, run_of
 from batchlab.simulate import Run, simulate
 from batchlab.units import NS_IN_S
 
@@ -182,7 +183,7 @@ def judged(part: Part, unit: str, summary: Summary, served: Served) -> Measured:
         waiting = found["queue_time"]["mean"] * rate / (NS_IN_S if unit == "ns" else 1)
     met = None
     if part.trial.slo is not None:
-        met = all(ok for _, _, ok in parse_slo(part.trial.slo).check(found, unit))
+        met = all(ok for _, _, ok in parse(part.trial.slo).check(found, unit))
     return Measured(
         part.load,
         part.value,
@@ -309,7 +310,10 @@ def parts(trial: Trial, vary: Mapping[str, Sequence[Any]], short: int, warm_up: 
     if key in trial.overrides:
         raise InputError(f"--set {key}", None, trial.overrides[key], "--vary has this key too")
     if trial.slo is not None:
-        parse_slo(trial.slo)
+        for one in parse(trial.slo).objectives:
+            if one.metric == ATTAINMENT:
+                expected = "an experiment is held to times alone, such as ttft:p99<=500ms"
+                raise InputError("--slo", None, one.text, expected)
     trial = replace(trial, options={key: "--vary"})
     refuse_bad_values(trial, vary)
     return [Part(trial.with_settings({key: value}), load, value, short, warm_up) for load in LOADS for value in values]

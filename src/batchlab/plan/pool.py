@@ -48,7 +48,8 @@ def each(function: Callable[[T], R], things: Iterable[T], jobs: int) -> Iterator
             yield futures.pop(future), future.result()
     except BaseException as error:
         here.close()
-        pool.shutdown(cancel_futures=True)  # they end at once; at exit, the executor would race with its own thread
+        with uninterrupted():  # they end at once; cut short, those that still start lose what they start with
+            pool.shutdown(cancel_futures=True)
         if isinstance(error, BrokenProcessPool):
             message = (
                 f"one of {count} processes was killed, perhaps because memory ran out: try again with fewer --jobs"

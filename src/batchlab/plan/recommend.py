@@ -67,4 +67,4 @@ def spelled(asked: Tuning, found: Tuned) -> Spelled | None:
 
 def nearest_by(column: str, row: Mapping[str, Any]) -> str:
     """What the singled out row has most of where none meets the objectives. column: what is maximised."""
-    return "capacity" if column == "capacity" and row.get("capacity") else "requests within the objectives"
+    return "capacity" if column == "capacity" and row.get("capacity") else "requests within all targets"

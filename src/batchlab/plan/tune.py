@@ -108,7 +108,7 @@ class Tuned:
     After those come the recommended settings with each of their changes taken back, as far as that had not run. Each
     row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at most
     one is: of those that meet the objectives the one with the most of what is maximised. Where none meets them at the
-    load as it is, the nearest: with the most capacity, or else with the most requests within the objectives.
+    load as it is, the nearest: with the most capacity, or else with the most requests within all targets.
     """
 
     rows: list[Row]
@@ -310,7 +310,8 @@ def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: st
     front = [number for number, row in enumerate(rows) if row["pareto"]]
     meeting = [number for number in front if rows[number]["met"] and costs[number][0] < 0]
     if meeting:
-        rows[min(meeting, key=lambda number: (costs[number], changes[number]))]["recommended"] = True
+        best = min(meeting, key=lambda number: (costs[number][0], changes[number], costs[number]))
+        rows[best]["recommended"] = True
     elif front:
         rows[min(front, key=nearest)]["recommended"] = True
 

@@ -22,17 +22,22 @@ def check_stated(policy: Any, name: str) -> None:
         return
     settings = parameters(base)
     missing = [key for key in settings if not hasattr(policy, key)]
-    if missing and any(_is_of(base, policy, method) for method in ("check", "plan")):
+    public = [
+        key for key, value in vars(base).items() if key[0] != "_" and (callable(value) or isinstance(value, property))
+    ]
+    if missing and any(_is_of(base, policy, method) for method in public):  # it may read them
         raise InputError(name, None, None, "its __init__ has to call super().__init__() first")
-    if getattr(policy, "queue_key", None) is None and _states(policy, base, "queue_key"):
+    key = _stated(policy, base, "queue_key")
+    if getattr(policy, "queue_key", None) is None and key is not None and not inspect.isdatadescriptor(key):
         raise _replaced(name, base, "queue_key", "set it in __init__, after super().__init__(): self.queue_key = ...")
     if "victim" in settings:
         _check_victim(policy, name, base)
     if _is_of(base, policy, "__init__"):
-        for key in settings:
-            stated = inspect.getattr_static(type(policy), key, None)
+        for key in (*settings, "steps_in_flight"):
+            stated = _stated(policy, base, key)
             if isinstance(stated, PLAIN) and stated != getattr(policy, key, stated):
-                raise _replaced(name, base, key, f"hand it on in __init__: super().__init__({key}=...)")
+                right = f"super().__init__({key}=...)" if key in settings else f"self.{key} = ... after that of super()"
+                raise _replaced(name, base, key, f"hand it on in __init__: {right}")
 
 
 def _check_victim(policy: Any, name: str, base: type[Any]) -> None:
@@ -40,22 +45,17 @@ def _check_victim(policy: Any, name: str, base: type[Any]) -> None:
     chosen, rule = getattr(policy, "victim", None), getattr(policy, "_victim", None)
     if not any(rule is built_in for built_in in RULES.values()):
         return
-    if _states(policy, base, "victim_rule"):
+    if isinstance(_stated(policy, base, "victim_rule"), FunctionType):
         raise _replaced(name, base, "victim_rule", "hand it on in __init__: super().__init__(victim=...)")
     if isinstance(chosen, str) and rule is not RULES.get(chosen):
         expected = "is set after super().__init__(), where it no longer counts: super().__init__(victim=...)"
         raise InputError(name, "victim", chosen, expected)
 
 
-def _states(policy: Any, base: type[Any], attribute: str) -> bool:
-    """Whether a class above the built-in one has it, as a function or anything else that an object may replace."""
-    for owner in type(policy).__mro__:
-        if owner is base:
-            return False
-        stated = vars(owner).get(attribute)
-        if stated is not None:
-            return isinstance(stated, FunctionType) or not inspect.isdatadescriptor(stated)
-    return False
+def _stated(policy: Any, base: type[Any], attribute: str) -> Any:
+    """What the classes above the built-in one have under this name; None if nothing."""
+    classes = type(policy).__mro__
+    return next((vars(owner)[attribute] for owner in classes[: classes.index(base)] if attribute in vars(owner)), None)
 
 
 def _is_of(base: type[Any], policy: Any, method: str) -> bool:
