@@ -580,4 +580,4 @@ def test_exit_codes_and_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = asyncio.run(at(says("full", status=429)))
     assert refused.exit_code == 1
     assert "3 times: 429: full" in refused.output
-    assert "TTFT" not in refused.output and "SATURATED" not in refused.output
+    assert "TTFT" not in refused.output
