@@ -202,6 +202,9 @@ def test_ctrl_c_again_does_not_cut_what_is_written(tmp_path: Path, monkeypatch: 
     write = outputs.write_table
 
     async def interrupted(*_: Any, **__: Any) -> Result:
+        os.kill(os.getpid(), signal.SIGINT)
+        with contextlib.suppress(asyncio.CancelledError):  # as the load does, which keeps what has ended
+            await asyncio.sleep(60)
         return replace(whole, measured=replace(whole.measured, cut=1))
 
     def press_and_write(*given: Any) -> None:
@@ -306,3 +309,52 @@ def test_lines_below_the_table_break_between_their_parts(width: int) -> None:
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert " ".join(lines) == "; ".join(parts) and max(map(len, lines)) <= width
     assert all(line.endswith(";") for line in lines[:-1])
+
+
+CLASSES = """
+[[workload.generate.classes]]
+name = "late"
+weight = 1
+prompt = 20
+output = 3
+goodput = "ttft:0.000001"
+[[workload.generate.classes]]
+name = "loose"
+weight = 1
+prompt = 20
+output = 3
+goodput = "e2el:100000 ttft:100000"
+[[workload.generate.classes]]
+name = "free"
+weight = 1
+prompt = 20
+output = 3
+"""
+
+
+def test_each_request_is_held_to_the_targets_of_its_class(tmp_path: Path) -> None:
+    """Measured and predicted: a nanosecond is never met, 100 s always, and without targets who is completed is good."""
+    path = tmp_path / "classes.toml"
+    text = EXAMPLE.read_text(encoding="utf-8").partition("\nprompt = ")[0]
+    path.write_text(text + CLASSES, encoding="utf-8")
+    late = sum(request.group == "late" for request in load(path).runs[0].requests)
+    assert 0 < late < 30
+
+    async def at(*options: str) -> Any:
+        arguments = ["--scenario", str(path), "--set", "workload.generate.request_rate=1000", *options]
+        async with another(says(TOKEN, LAST)) as url:
+            return await asyncio.to_thread(CliRunner().invoke, cli, ["bench", url, *arguments], catch_exceptions=False)
+
+    told = asyncio.run(at("--slo", "attainment>=99%", "--predict", "--json"))
+    assert told.exit_code == 1
+    found = json.loads(told.stdout)
+    for answers in (found["answers"], found["predicted"]["answers"]):
+        assert answers["goodput"]["good"] == 30 - late and answers["goodput"]["attainment"] == (30 - late) / 30
+        assert answers["goodput"]["targets_of_groups"] == {
+            "late": {"ttft": 1},
+            "loose": {"e2el": 100_000 * MS, "ttft": 100_000 * MS},
+        }
+        assert [(one["value"], one["met"]) for one in answers["objectives"]] == [((30 - late) / 30, False)]
+    assert "late: TTFT" in asyncio.run(at()).stdout  # without being asked, as `run` says it
+    for_all = asyncio.run(at("--slo", "attainment>=99%", "--goodput", "ttft:100000"))
+    assert for_all.exit_code == 0 and "30 of all 30 requests, 100.00 %" in for_all.stdout

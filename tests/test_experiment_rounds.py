@@ -35,6 +35,7 @@ from batchlab.bench.rounds import (
     resolved,
     settled,
     token_times,
+    without_ratio,
 )
 from batchlab.bench.target import Target
 from batchlab.cli.experiment_rounds import Experiment, tell
@@ -255,12 +256,12 @@ def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.Cap
     predicted = [run for _ in range(3) for run in (one[0], trade[0])]
     tell(Experiment("engine.max_num_seqs", predicted, arms), None)
     shown = capsys.readouterr().out.splitlines()
-    rows = [line for line in shown if line.startswith(("TTFT", "ITL", "output", "waiting", "requests/s", "KV use"))]
+    rows = [line for line in shown if line.startswith(tuple({name.split(",")[0] for name in TABLE}))]
     assert f"of {len(rows)} changes with an interval about one in twenty leaves out 0 % by chance" in shown
-    assert {line.split("  ")[0] for line in rows} == set(TABLE) - {"preemptions"}
+    assert {line.split("  ")[0] for line in rows} == set(TABLE)
     equal = [line.split("  ")[0] for line in rows if line.split()[-3:] == ["equal", "+0", "%"]]
     resolved_rows = {"TTFT of long, p50", "ITL, p99", "waiting, mean"}
-    assert set(equal) == set(TABLE) - {"preemptions"} - resolved_rows and "not resolved (" not in "".join(shown)
+    assert set(equal) == set(TABLE) - resolved_rows and "not resolved (" not in "".join(shown)
 
 
 def test_more_rounds_are_asked_for_than_there_were() -> None:
@@ -290,6 +291,21 @@ def test_every_row_that_is_not_resolved_is_named() -> None:
         assert list(left_open(one, other)) == [row]
         said = reading(one, other, KEY)
         assert said[-1].endswith(f"so many would be needed: {row.replace(', p', ' P').replace(', ', ' ')} over 1,000")
+
+
+def test_zeros_on_both_sides_are_equal_and_one_alone_is_named() -> None:
+    """Nobody waits at either value: that is no change. From nobody to four there is no ratio, which is said."""
+    idle, busy = made(128, waiting=0.0, preemptions=0), made(512, waiting=4.0, preemptions=0)
+    assert change([idle] * 2, [replace(idle, value=512)] * 2, TABLE["waiting, mean"]) == (0, 0, 0)
+    assert reading([idle] * 2, [replace(idle, value=512)] * 2, KEY) == [
+        "no rule applies: no trade beyond 5 % between ITL, TTFT and throughput"
+    ]
+    for one, other in (([idle] * 2, [busy] * 2), ([idle, busy], [busy, busy])):
+        assert change(one, other, TABLE["waiting, mean"]) is None and left_open(one, other) == {}
+        assert without_ratio(one, other) == ["waiting, mean"]
+        assert reading(one, other, KEY) == ["not compared, since a round has 0 on one side alone: waiting mean"]
+    unseen = [replace(idle, waiting=None)] * 2
+    assert without_ratio(unseen, [busy] * 2) == [] == without_ratio([idle] * 2, unseen)
 
 
 def test_a_program_that_is_not_there_is_noticed_before_anything_is_simulated(

@@ -266,6 +266,11 @@ def test_the_beginning_of_an_id_will_do_if_it_is_only_one(tmp_path: Path) -> Non
     trace = tmp_path / "t.jsonl"
     trace.write_text(text.replace("chat-4-a550ffcc", "cmpl-chat-4-a550ffcc").replace("chat-3-", "chatcmpl-chat-3-"))
     whole = command("explain", str(trace), "cmpl-chat-4-a550ffcc", "--json")
+    plain = tmp_path / "plain.jsonl"  # as the mock server has it, whose answer says cmpl-chat-4-a550ffcc
+    plain.write_text(text)
+    expected = json.loads(command("explain", str(plain), "chat-4-a550ffcc", "--json").stdout)
+    for kind in ("cmpl-", "chatcmpl-"):
+        assert json.loads(command("explain", str(plain), f"{kind}chat-4-a550ffcc", "--json").stdout) == expected
     for written in ("chat-4", "cmpl-", "cmpl-chat-4-a"):
         short = command("explain", str(trace), written, "--json")
         assert (short.returncode, short.stdout) == (0, whole.stdout) and json.loads(short.stdout)["request"]["spans"]

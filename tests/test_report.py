@@ -287,6 +287,9 @@ def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: 
     assert useless.returncode == 2 and "no RUN is one" in useless.stderr
     unit = command("report", str(trace), "--slo", "ttft:p99<=5ms", "-o", str(tmp_path / "a.html"))
     assert unit.returncode == 2 and "iterations" in unit.stderr
+    share = command("report", str(trace), "--slo", "attainment>=90%", "-o", str(tmp_path / "a.html"))
+    expected = f"needs --goodput ttft:500 tpot:50: {trace} is a trace, which has no targets of classes"
+    assert (share.returncode, share.stderr) == (2, f"batchlab: --slo: 'attainment>=90%': {expected}\n")
     many = command("report", *[str(trace)] * 65, "-o", str(tmp_path / "a.html"))
     assert many.returncode == 2 and "65 runs" in many.stderr
     vllm = str(EXAMPLES / "vllm.toml")

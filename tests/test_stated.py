@@ -57,7 +57,26 @@ IN_INIT = "    def __init__(self):\n        super().__init__()\n"
             "    def plan(self, view, batch):\n        batch.decode_all()",
             "__init__ has to call super().__init__() first",
         ),
-        ("    steps_in_flight = 2", "self.steps_in_flight = ..."),
+        (
+            "    steps_in_flight = 2",
+            "replaces what the class states: set it in __init__, after super().__init__(): self.steps_in_flight = ...",
+        ),
+        *(
+            (
+                IN_INIT + f"        self.{key} = {value!r}",
+                f"{key}: {value!r}: is set after super().__init__(), where it no longer counts: super().__init__({key}",
+            )
+            for key, value in {
+                "watermark": 0.3,
+                "long_prefill_token_threshold": 4,
+                "long_prefill_token_threshold_adaptive": True,
+                "enable_chunked_prefill": False,
+                "scheduling_policy": "priority",
+                "scheduler_reserve_full_isl": False,
+                "async_scheduling": True,
+                "preemption_mode": "keep",
+            }.items()
+        ),
         (
             IN_INIT + "        self.victim = 'least-computed'",
             "victim: 'least-computed': is set after super().__init__(),",
@@ -75,6 +94,7 @@ def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) 
     "body",
     [
         "(Vllm):\n    queue_key = None\n" + IN_INIT + "        self.queue_key = shortest\n",
+        "(Vllm):\n" + IN_INIT + "        self._watermark, self.watermark, self.queue_key = 0.3, 0.0, shortest\n",
         "(Vllm):\n    by_length = staticmethod(shortest)\n" + IN_INIT + "        self.queue_key = self.by_length\n",
         "(Vllm):\n    watermark = 0.25\n    def __init__(self):\n        super().__init__(watermark=self.watermark)\n"
         "        self.queue_key = shortest\n",

@@ -191,9 +191,20 @@ def change(one: Sequence[Measured], other: Sequence[Measured], of: Figure) -> tu
 
 
 def _of_ratios(one: Sequence[Measured], other: Sequence[Measured], of: Figure) -> Interval | None:
-    """The mean logarithm of the ratios."""
+    """The mean logarithm of the ratios. Two zeros are equal, as any two equal values; one alone has no ratio."""
     pairs = [(figure(a, of), figure(b, of)) for a, b in zip(one, other, strict=True)]
-    return interval(math.log(b / a) for a, b in pairs if a and b) if all(a and b for a, b in pairs) else None
+    if any(a is None or b is None or (a != b and not (a and b)) for a, b in pairs):
+        return None
+    return interval(math.log(b / a) if a and b else 0.0 for a, b in pairs)
+
+
+def without_ratio(one: Sequence[Measured], other: Sequence[Measured]) -> list[str]:
+    """Rows that are known and have no change to tell: in some round one value is 0, and the other is not."""
+    return [
+        name
+        for name, of in TABLE.items()
+        if _of_ratios(one, other, of) is None and all(figure(run, of) is not None for run in (*one, *other))
+    ]
 
 
 def resolved(found: tuple[float, float, float] | None) -> bool:
@@ -236,16 +247,18 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
     count = len(one)
     if count < 2:
         return ["not resolved: one round does not show how large the noise is; --rounds 2 at least"]
-    said, still = read(*settled(one, other), key, ROWS), left_open(one, other)
-    if not still:
-        return said
-    each = (
-        f"{named(name)} {rounds:,}" if rounds <= MOST_ROUNDS else f"{named(name)} over {MOST_ROUNDS:,}"
-        for name, rounds in still.items()
-    )
-    open_line = f"not resolved by {count} rounds; as noisy as these, so many would be needed: {', '.join(each)}"
-    unsure = any(TABLE[name] in COMPARED for name in still)
-    return [*(line for line in said if line != NO_RULE or not unsure), open_line]
+    said, still, zeros = read(*settled(one, other), key, ROWS), left_open(one, other), without_ratio(one, other)
+    if any(TABLE[name] in COMPARED for name in (*still, *zeros)):
+        said = [line for line in said if line != NO_RULE]
+    if still:
+        each = (
+            f"{named(name)} {rounds:,}" if rounds <= MOST_ROUNDS else f"{named(name)} over {MOST_ROUNDS:,}"
+            for name, rounds in still.items()
+        )
+        said.append(f"not resolved by {count} rounds; as noisy as these, so many would be needed: {', '.join(each)}")
+    if zeros:
+        said.append(f"not compared, since a round has 0 on one side alone: {', '.join(map(named, zeros))}")
+    return said
 
 
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:

@@ -1,14 +1,17 @@
 """The command line: parse, call, print. Results go to stdout, everything else to stderr."""
 
-import contextlib
 import io
 import os
 import signal
 import sys
+from typing import Any
 
 from batchlab.cli.main import cli
 from batchlab.cli.notes import note
 from batchlab.errors import BatchlabError, InputError
+
+READER_GONE = 128 + getattr(signal, "SIGPIPE", 13)
+"""As a shell has it of who is ended by SIGPIPE: `head` has read enough, which is no answer."""
 
 
 def main() -> None:
@@ -21,14 +24,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # an id may hold what the terminal cannot show
+    out = sys.stdout
     try:
         cli.main(prog_name="batchlab", standalone_mode=True)
+    except SystemExit as ended:  # click puts another stream in the place of one whose reader is gone
+        _end(None, ended.code if sys.stdout is out else READER_GONE)
     except InputError as error:
         _end(str(error), 2)
     except BatchlabError as error:
         _end(str(error), 1)
     except BrokenPipeError:
-        _end(None, 1)
+        _end(None, READER_GONE)
     except OSError as error:
         if error.filename is not None:
             raise
@@ -39,11 +45,17 @@ def _stop(number: int, frame: object) -> None:
     raise KeyboardInterrupt(number)
 
 
-def _end(message: str | None, code: int) -> None:
+def _end(message: str | None, code: Any) -> None:
     if message is not None:
         note(message)
-    with contextlib.suppress(OSError):  # what is left in the buffer cannot be written either
+    try:
         sys.stdout.flush()
         sys.exit(code)
+    except BrokenPipeError:
+        code = READER_GONE if message is None else code
+    except OSError as error:  # what is left in the buffer cannot be written either
+        if message is None:
+            code = 2
+            note(f"cannot write the output: {error.strerror}")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(code)

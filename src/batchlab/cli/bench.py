@@ -127,10 +127,10 @@ def bench(url: str, **given: Any) -> None:
     from batchlab.bench import interruptible, outputs
     from batchlab.bench.figures import document
     from batchlab.bench.run import bench as measure
-    from batchlab.metrics.answers import missed, question
+    from batchlab.metrics.answers import goals_of, missed, question
 
-    asked = question("ns", given["slo"], given["goodput"], None)
     run, requests = _load(given)
+    asked = question("ns", given["slo"], given["goodput"], None, targets_of=goals_of(requests))
     plan, where = _plan(given, run), _where(url, given)
     _check_outputs(given)
     with contextlib.ExitStack() as files:  # opened before: what cannot be written must not cost the run
@@ -140,8 +140,6 @@ def bench(url: str, **given: Any) -> None:
             files.enter_context(outputs.run_folder(Path(given["save_run"])))
         with counted_bar("bench") as done:
             result = interruptible.run(measure(where, requests, plan, given["seed"], done, keep=True))
-        if result.measured.cut is not None:  # what has been measured is written, however often Ctrl-C is pressed
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
         found = document(result, asked)
         rate = None if run is not None else _rate(given["request_rate"])
         found["load"]["asked_rate"] = None if rate is None or math.isinf(rate) else rate

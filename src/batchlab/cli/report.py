@@ -172,9 +172,16 @@ def _fail(name: str, reason: str, recorded: Any, found: Found) -> None:
 def _read(path: str, asked: Asked, found: Found) -> None:
     """A trace."""
     from batchlab.metrics.answers import question
-    from batchlab.metrics.objectives import of_gaps
+    from batchlab.metrics.objectives import ATTAINMENT, of_gaps, parse
     from batchlab.report.recording import Recorded, Recorder, read, said_header
 
+    if asked.slo is not None and not asked.goodput:
+        for objective in parse(asked.slo).objectives:
+            if objective.metric == ATTAINMENT:
+                expected = (
+                    f"needs --goodput ttft:500 tpot:50: {one_line(path)} is a trace, which has no targets of classes"
+                )
+                raise InputError("--slo", None, objective.text, expected)
     recorder = Recorder(found.share, of_gaps(asked.slo))
     with ended_bar("reading") as observers:
         read(path, [recorder, *observers])

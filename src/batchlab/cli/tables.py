@@ -37,11 +37,19 @@ PIPE_WIDTH = 160
 KV_SETTINGS = ("block_size", "num_gpu_blocks", "enable_prefix_caching")
 
 
+class Stdout(Console):
+    """That a reader who is gone ends every command alike is the matter of `main`: rich alone would exit with 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Raises the BrokenPipeError that it is called for."""
+        raise
+
+
 def console() -> Console:
     """Writes to stdout as it is now; where that is no terminal, wide enough that nothing is cut."""
     # rich alone would take a dumb terminal (TERM=dumb) for 80 columns wide
     width, height = shutil.get_terminal_size() if sys.stdout.isatty() else (PIPE_WIDTH, None)
-    return Console(file=sys.stdout, width=width, height=height, highlight=False, soft_wrap=False)
+    return Stdout(file=sys.stdout, width=width, height=height, highlight=False, soft_wrap=False)
 
 
 def print_run(result: Summary, timeline: Timeline, settings: str, title: str = "") -> None:

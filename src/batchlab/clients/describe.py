@@ -1,6 +1,6 @@
 """What a workload is like: figures of its arrivals, lengths and shared prompts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,28 +103,53 @@ def shared_runs(requests: Sequence[Request]) -> dict[str, Any] | None:
     """The same of requests that are written out, which may begin with what others were asked or answered."""
     if not any(request.tokens for request in requests):
         return None
-    before: list[list[Run]] = []
+    before = Beginnings()
     repeated = 0
     for request in sorted(requests, key=lambda request: request.arrival):
         if request.tokens is not None:
-            own = list(request.tokens.prompt)
-            repeated += max((_common(own, other) for other in before), default=0)
-            before.append([*own, (request.tokens.output_segment, 0, request.output)])
+            own = request.tokens.prompt
+            repeated += before.common(own)
+            before.add([*own, (request.tokens.output_segment, 0, request.output)])
     return _share(repeated, sum(request.prompt for request in requests), None)
 
 
-def _common(one: Sequence[Run], other: Sequence[Run]) -> int:
-    """Tokens that both begin with."""
-    common = 0
-    here, there = list(reversed(one)), list(reversed(other))
-    while here and there and here[-1][:2] == there[-1][:2]:
-        (segment, start, mine), (_, _, theirs) = here.pop(), there.pop()
-        length = min(mine, theirs)
-        common += length
-        for rest, whole in ((here, mine), (there, theirs)):
-            if whole > length:
-                rest.append((segment, start + length, whole - length))
-    return common
+class Beginnings:
+    """All that was told, as a tree of runs: a run is looked up once, however many have begun alike."""
+
+    def __init__(self) -> None:
+        self._longest: dict[tuple[int, int, int], int] = {}
+        """Place in the tree, segment and start -> the longest run that was told there."""
+        self._after: dict[tuple[int, Run], int] = {}
+        """Place and a run -> the place behind it; the root is 0."""
+
+    def add(self, runs: Iterable[Run]) -> None:
+        """These tokens were told."""
+        place = 0
+        for run in _joined(runs):
+            key = (place, *run[:2])
+            self._longest[key] = max(run[2], self._longest.get(key, 0))
+            place = self._after.setdefault((place, run), len(self._after) + 1)
+
+    def common(self, runs: Iterable[Run]) -> int:
+        """How many of these tokens, from the first on, have been told in one piece."""
+        place, common = 0, 0
+        for run in _joined(runs):
+            common += min(run[2], self._longest.get((place, *run[:2]), 0))
+            if (place, run) not in self._after:  # a longer run goes on with other tokens: runs are joined
+                break
+            place = self._after[place, run]
+        return common
+
+
+def _joined(runs: Iterable[Run]) -> list[Run]:
+    """The same tokens in as few runs as there can be, so that equal tokens are equal runs."""
+    joined: list[Run] = []
+    for segment, start, length in runs:
+        if joined and joined[-1][0] == segment and sum(joined[-1][1:]) == start:
+            joined[-1] = (segment, joined[-1][1], joined[-1][2] + length)
+        elif length:
+            joined.append((segment, start, length))
+    return joined
 
 
 def _shared_hashes(offsets: Integers, values: Integers, prompt: Integers) -> dict[str, Any]:

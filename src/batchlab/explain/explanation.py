@@ -66,7 +66,7 @@ class Explanation:
         return self.state.lives[id]
 
     def find(self, written: str) -> str:
-        """The id that somebody wrote: itself, or the only one that begins so, after vLLM's `cmpl-` too.
+        """The id that somebody wrote: itself, or the only one that begins so, after vLLM's `cmpl-` too, or without it.
 
         Of several the only one in which a dash follows: 5 is cmpl-5-0-a1b2, whether there is a cmpl-50-0-c3d4 or not.
         Raises InputError, with those that are near.
@@ -75,7 +75,8 @@ class Explanation:
         heads = (written, *(kind + written for kind in OF_VLLM))
         begin = [id for id in lives if id.startswith(heads)]
         if written in lives or not begin:
-            return self.life(written).request.id
+            bare = (written.removeprefix(kind) for kind in OF_VLLM)  # the mock server's answer has it, its trace not
+            return self.life(next((id for id in bare if id in lives), written)).request.id
         begin = [id for id in begin if id.startswith(tuple(f"{head}-" for head in heads))] or begin
         if len(begin) > 1:
             some = ", ".join(map(shorten_id, begin[:NAMED])) + (", ..." if len(begin) > NAMED else "")

@@ -9,6 +9,8 @@ from batchlab.policies.victims import RULES
 from batchlab.settings import parameters
 
 PLAIN = (bool, int, float, str)
+SET_LATER = "set it in __init__, after super().__init__(): self.{} = ..."
+TOO_LATE = "is set after super().__init__(), where it no longer counts: super().__init__({}=...)"
 
 
 def check_stated(policy: Any, name: str) -> None:
@@ -29,15 +31,19 @@ def check_stated(policy: Any, name: str) -> None:
         raise InputError(name, None, None, "its __init__ has to call super().__init__() first")
     key = _stated(policy, base, "queue_key")
     if getattr(policy, "queue_key", None) is None and key is not None and not inspect.isdatadescriptor(key):
-        raise _replaced(name, base, "queue_key", "set it in __init__, after super().__init__(): self.queue_key = ...")
+        raise _replaced(name, base, "queue_key", SET_LATER.format("queue_key"))
     if "victim" in settings:
         _check_victim(policy, name, base)
     if _is_of(base, policy, "__init__"):
         for key in (*settings, "steps_in_flight"):
             stated = _stated(policy, base, key)
             if isinstance(stated, PLAIN) and stated != getattr(policy, key, stated):
-                right = f"super().__init__({key}=...)" if key in settings else f"self.{key} = ... after that of super()"
-                raise _replaced(name, base, key, f"hand it on in __init__: {right}")
+                handed, own = f"hand it on in __init__: super().__init__({key}=...)", SET_LATER.format(key)
+                raise _replaced(name, base, key, handed if key in settings else own)
+    for key, handed_on in getattr(policy, "handed_on", {}).items():
+        value = getattr(policy, key, handed_on)
+        if value is not handed_on and value != handed_on:
+            raise InputError(name, key, value, TOO_LATE.format(key))
 
 
 def _check_victim(policy: Any, name: str, base: type[Any]) -> None:
@@ -48,8 +54,7 @@ def _check_victim(policy: Any, name: str, base: type[Any]) -> None:
     if isinstance(_stated(policy, base, "victim_rule"), FunctionType):
         raise _replaced(name, base, "victim_rule", "hand it on in __init__: super().__init__(victim=...)")
     if isinstance(chosen, str) and rule is not RULES.get(chosen):
-        expected = "is set after super().__init__(), where it no longer counts: super().__init__(victim=...)"
-        raise InputError(name, "victim", chosen, expected)
+        raise InputError(name, "victim", chosen, TOO_LATE.format("victim"))
 
 
 def _stated(policy: Any, base: type[Any], attribute: str) -> Any:

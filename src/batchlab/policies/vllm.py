@@ -66,6 +66,19 @@ TOKENS = Refusal.TOKENS
 BLOCKS = Refusal.BLOCKS
 
 
+HANDED_ON = (
+    "long_prefill_token_threshold",
+    "long_prefill_token_threshold_adaptive",
+    "enable_chunked_prefill",
+    "scheduling_policy",
+    "watermark",
+    "scheduler_reserve_full_isl",
+    "async_scheduling",
+    "preemption_mode",
+)
+"""Settings that a step knows from the constructor alone: another value set later would be in the trace only."""
+
+
 class Walk:
     """A step: rules 1 to 12. Compiled where that is possible.
 
@@ -229,6 +242,7 @@ class Vllm(Walk, Policy):
             async_scheduling,
         )
         self.victim_rule = f"{rule.__doc__}".split(",")[0].strip(". ") + f" ({scheduling_policy})"
+        self.handed_on = {name: getattr(self, name) for name in HANDED_ON}
 
     def open_door(self, limits: Limits, batch: Batch) -> tuple[int, int] | None:
         """Rules 22 and 23 as bounds of prompt and max_tokens; with a bounded door everyone is looked at."""
