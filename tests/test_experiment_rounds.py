@@ -67,6 +67,15 @@ output = { distribution = "uniform", min = 4, max = 20 }
 """
 WITH_PID = "import os, sys; open(sys.argv[1], 'a').write(f'{os.getpid()} '); os.execv(sys.argv[2], sys.argv[2:])"
 
+NO_HTTP = """
+import socket, sys
+there = socket.create_server(("127.0.0.1", int(sys.argv[2])))
+while True:
+    with there.accept()[0] as line:
+        line.sendall(b"SSH-2.0-none\\r\\n")
+        line.recv(4096)
+"""
+
 
 @pytest.fixture
 def scenario(tmp_path: Path) -> str:
@@ -145,6 +154,10 @@ def test_a_command_may_go_on_in_the_next_line() -> None:
         ),
         (
             f"{sys.executable} -c 'import time; time.sleep(60)' {{value}} {{port}}",
+            "the server did not answer /health in time; the end of its log: nothing",
+        ),
+        (
+            f"{sys.executable} -c {shlex.quote(NO_HTTP)} {{value}} {{port}}",
             "the server did not answer /health in time; the end of its log: nothing",
         ),
     ],
@@ -262,6 +275,14 @@ def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.Cap
     equal = [line.split("  ")[0] for line in rows if line.split()[-3:] == ["equal", "+0", "%"]]
     resolved_rows = {"TTFT of long, p50", "ITL, p99", "waiting, mean"}
     assert set(equal) == set(TABLE) - resolved_rows and "not resolved (" not in "".join(shown)
+
+
+def test_how_many_wait_is_the_mean_of_the_rounds() -> None:
+    """As in the table, whatever the first round had: of 3, 5 and 4, and of 0.5, 1 and 0.75."""
+    one = [made(8, waiting=waiting) for waiting in (3.0, 5.0, 4.0)]
+    other = [made(64, itl__p99=200, ttft_long__p50=50, waiting=waiting) for waiting in (0.5, 1.0, 0.75)]
+    (line,) = reading(one, other, "engine.max_num_seqs")
+    assert line.endswith("4.00 requests in the mean wait to be scheduled, not 0.75")
 
 
 def test_more_rounds_are_asked_for_than_there_were() -> None:

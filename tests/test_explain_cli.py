@@ -260,42 +260,45 @@ def test_tables_fit_narrow_and_wide_terminals(inversion: str, monkeypatch: pytes
         assert not any("…" in line for line in lines)
 
 
+def renamed(folder: Path, *names: tuple[str, str]) -> str:
+    """The recorded example with the ids of its requests changed so: the path of its trace."""
+    text = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8")
+    for before, after in names:
+        text = text.replace(before, after)
+    trace = folder / "t.jsonl"
+    trace.write_text(text)
+    return str(trace)
+
+
+def one_request(trace: str, *written: str) -> None:
+    """Each of these names the same request of the trace."""
+    first, *others = (command("explain", trace, name, "--json") for name in written)
+    assert first.returncode == 0 and json.loads(first.stdout)["request"]["spans"]
+    for done in others:
+        assert (done.returncode, done.stdout) == (0, first.stdout)
+
+
 def test_the_beginning_of_an_id_will_do_if_it_is_only_one(tmp_path: Path) -> None:
     """vLLM puts `cmpl-` before what the client calls it, and something random behind."""
-    text = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8")
-    trace = tmp_path / "t.jsonl"
-    trace.write_text(text.replace("chat-4-a550ffcc", "cmpl-chat-4-a550ffcc").replace("chat-3-", "chatcmpl-chat-3-"))
-    whole = command("explain", str(trace), "cmpl-chat-4-a550ffcc", "--json")
-    plain = tmp_path / "plain.jsonl"  # as the mock server has it, whose answer says cmpl-chat-4-a550ffcc
-    plain.write_text(text)
-    expected = json.loads(command("explain", str(plain), "chat-4-a550ffcc", "--json").stdout)
-    for kind in ("cmpl-", "chatcmpl-"):
-        assert json.loads(command("explain", str(plain), f"{kind}chat-4-a550ffcc", "--json").stdout) == expected
-    for written in ("chat-4", "cmpl-", "cmpl-chat-4-a"):
-        short = command("explain", str(trace), written, "--json")
-        assert (short.returncode, short.stdout) == (0, whole.stdout) and json.loads(short.stdout)["request"]["spans"]
+    plain = renamed(tmp_path)  # as the mock server has it, whose answer says cmpl-chat-4-a550ffcc
+    one_request(plain, "chat-4-a550ffcc", "cmpl-chat-4-a550ffcc", "chatcmpl-chat-4-a550ffcc")
+    trace = renamed(tmp_path, ("chat-4-a550ffcc", "cmpl-chat-4-a550ffcc"), ("chat-3-", "chatcmpl-chat-3-"))
+    one_request(trace, "cmpl-chat-4-a550ffcc", "chat-4", "cmpl-", "cmpl-chat-4-a")
     for written, said in (
         ("chat-", "requests begin so: 'chat-1-977961ab', "),
         ("chat-4-b550ffcc", "has this id (did you mean 'cmpl-chat-4-a550ffcc'?)"),
         ("", "begin so"),
     ):
-        wrong = command("explain", str(trace), written)
+        wrong = command("explain", trace, written)
         assert wrong.returncode == 2 and said in wrong.stderr
 
 
 def test_a_whole_name_goes_before_the_beginning_of_one(tmp_path: Path) -> None:
     """`bench` names requests by their numbers: r1 is one of them, though r10 begins so too."""
-    text = (EXAMPLES / "recorded-vllm.jsonl").read_text(encoding="utf-8")
-    trace = tmp_path / "t.jsonl"
-    trace.write_text(text.replace("chat-4-", "cmpl-1-0-").replace("chat-3-", "cmpl-10-0-"))
-    whole = command("explain", str(trace), "cmpl-1-0-a550ffcc", "--json")
-    for written in ("1", "1-0", "cmpl-1"):
-        short = command("explain", str(trace), written, "--json")
-        assert (short.returncode, short.stdout) == (0, whole.stdout)
-    trace.write_text(
-        text.replace("chat-4-", "cmpl-1-0-").replace("chat-3-", "cmpl-1-1-").replace("chat-2-", "cmpl-10-")
-    )
-    wrong = command("explain", str(trace), "1")
+    trace = renamed(tmp_path, ("chat-4-", "cmpl-1-0-"), ("chat-3-", "cmpl-10-0-"))
+    one_request(trace, "cmpl-1-0-a550ffcc", "1", "1-0", "cmpl-1")
+    trace = renamed(tmp_path, ("chat-4-", "cmpl-1-0-"), ("chat-3-", "cmpl-1-1-"), ("chat-2-", "cmpl-10-"))
+    wrong = command("explain", trace, "1")
     assert wrong.returncode == 2 and "the ids of 2 requests begin so: 'cmpl-1-" in wrong.stderr
 
 

@@ -73,6 +73,16 @@ def test_a_trace_that_breaks_off_is_shown_up_to_there(folder: Path) -> None:
     assert "the trace breaks off after 3 iterations" in batchlab(folder, "show", "cut.jsonl").stdout
 
 
+def test_a_large_load_whose_trace_breaks_off_before_the_first_iteration_has_no_charts(folder: Path) -> None:
+    header = json.loads((folder / "small.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    request = {"type": "request"} | header.pop("requests")[0]
+    lines = [header, *(request | {"id": f"r{number}"} for number in range(1000))]
+    (folder / "begun.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    done = batchlab(folder, "show", "begun.jsonl")
+    assert done.returncode == 0 and "has no end line" in done.stderr and "over time" not in done.stdout
+    assert "the trace breaks off after 0 iterations, at 0 iterations: 1,000 pending" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import serving
@@ -28,16 +29,33 @@ ENGINE = {
 LIMITS = {"max_num_seqs": 8, "max_num_batched_tokens": 128, "num_gpu_blocks": 40, "block_size": 32}
 
 
+def written(folder: Path, classes: str) -> str:
+    """A file with these classes, which derive from Vllm: its path."""
+    path = folder / "mine.py"
+    path.write_text(f"from batchlab.policies.vllm import Vllm\n\n\n{classes}")
+    return str(path)
+
+
+def header_of(trace: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(trace.read_text().partition("\n")[0])
+    return found
+
+
+def change_header(trace: Path, **changes: Any) -> None:
+    """Have the recording say of itself that something else was set."""
+    _, rest = trace.read_text().split("\n", 1)
+    trace.write_text(json.dumps(header_of(trace) | changes) + "\n" + rest)
+
+
 def test_shortest_prompt_first_with_aging(model: Path, trace: Path) -> None:
     policy = f"{EXAMPLE}:ShortestFirst tokens_per_second=200"
     with serving.engine(model, trace, serving.POLICY, policy) as engine:
         drive(engine, requests=100, seed=5, aborts=0.05)
     holds(trace)
-    header, *lines = trace.read_text().splitlines()
-    assert json.loads(header)["settings"] == {"tokens_per_second": 200}
-    assert json.loads(header)["rules"] == "vLLM 0.32.0, shortest prompt first with linear aging, 1"
-    plain = json.loads(header) | {"engine": "vllm", "settings": {}}
-    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    header = header_of(trace)
+    assert header["settings"] == {"tokens_per_second": 200}
+    assert header["rules"] == "vLLM 0.32.0, shortest prompt first with linear aging, 1"
+    change_header(trace, engine="vllm", settings={})
     _, difference = run_recording(trace)
     assert difference is not None, "first come, first served would have done the same: the policy decided nothing"
 
@@ -49,18 +67,16 @@ def test_victims(model: Path, trace: Path, rule: str) -> None:
         drive(engine, requests=60, seed=6, longest=120, ranks=3 if by_priority else 1)
     holds(trace)
     assert count(trace, '"mode":"recompute"') >= 5
-    header, *lines = trace.read_text().splitlines()
-    plain = json.loads(header)
-    assert plain["rules"] == "vLLM 0.32.0"
-    plain["settings"]["victim"] = None
-    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    header = header_of(trace)
+    assert header["rules"] == "vLLM 0.32.0"
+    change_header(trace, settings=header["settings"] | {"victim": None})
     _, difference = run_recording(trace)
     assert difference is not None, "vLLM's own rule would have chosen the same victims"
 
 
 def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "door.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Door(Vllm):\n"
         "    def __init__(self, most: int = 4):\n"
         "        super().__init__()\n"
@@ -70,10 +86,9 @@ def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
         "        if len(view.waiting) >= self.most or busy:\n"
         "            batch.reject(seq, 'busy')\n"
         "        else:\n"
-        "            super().on_arrival(seq, view, batch)\n"
+        "            super().on_arrival(seq, view, batch)\n",
     )
-    policy = f"{tmp_path / 'door.py'}:Door most=3"
-    with serving.engine(model, trace, serving.POLICY, policy) as engine:
+    with serving.engine(model, trace, serving.POLICY, f"{mine}:Door most=3") as engine:
         reasons = drive(engine, requests=60, seed=8)
         refused = count(trace, '"reason":"busy"')
         assert refused >= 5
@@ -85,15 +100,15 @@ def test_a_door(model: Path, trace: Path, tmp_path: Path) -> None:
 
 def test_a_door_that_leaves_a_newcomer_refuses_it(model: Path, trace: Path, tmp_path: Path) -> None:
     """One who is left where it was, and one who is in the queue already when the door fails."""
-    (tmp_path / "door.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Door(Vllm):\n"
         "    def on_arrival(self, seq, view, batch):\n"
         "        if seq.prompt_tokens % 4:\n"
         "            super().on_arrival(seq, view, batch)\n"
-        "            assert seq.prompt_tokens % 5\n"
+        "            assert seq.prompt_tokens % 5\n",
     )
-    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'door.py'}:Door") as engine:
+    with serving.engine(model, trace, serving.POLICY, f"{mine}:Door") as engine:
         reasons = drive(engine, requests=40, seed=12)
     refused = count(trace, ": on_arrival left the newcomer at the door: enqueue or reject it")
     failed = count(trace, ":Door: AssertionError: ")
@@ -105,14 +120,14 @@ def test_a_door_that_leaves_a_newcomer_refuses_it(model: Path, trace: Path, tmp_
 def test_an_error_in_a_policy_refuses_the_request_and_the_engine_goes_on(
     model: Path, trace: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Urgent(Vllm):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
-        "        self.queue_key = lambda seq: 1000 // (seq.prompt_tokens % 3)\n"
+        "        self.queue_key = lambda seq: 1000 // (seq.prompt_tokens % 3)\n",
     )
-    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Urgent") as engine:
+    with serving.engine(model, trace, serving.POLICY, f"{mine}:Urgent") as engine:
         reasons = drive(engine, requests=30, seed=10)
     report = verify(trace)
     assert report.ok, report.violations[0]
@@ -135,14 +150,14 @@ def test_keys_that_do_not_compare_refuse_the_request_and_the_engine_goes_on(
     model: Path, trace: Path, tmp_path: Path
 ) -> None:
     """None and NaN never have a place; a text or a number has one where no one of the other kind is there."""
-    (tmp_path / "mine.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Edf(Vllm):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
-        "        self.queue_key = lambda seq: (None, float('nan'), seq.arrival, 'text')[seq.prompt_tokens % 4]\n"
+        "        self.queue_key = lambda seq: (None, float('nan'), seq.arrival, 'text')[seq.prompt_tokens % 4]\n",
     )
-    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Edf") as engine:
+    with serving.engine(model, trace, serving.POLICY, f"{mine}:Edf") as engine:
         reasons = drive(engine, requests=60, seed=11, aborts=0.05)
     lines = [json.loads(line) for line in trace.read_text().splitlines()]
     never = {line["id"] for line in lines if line["type"] == "request" and line["prompt"] % 4 < 2}
@@ -153,20 +168,18 @@ def test_keys_that_do_not_compare_refuse_the_request_and_the_engine_goes_on(
 
 
 def test_a_victim_rule_that_fails_leaves_the_choice_to_vllm(model: Path, trace: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Picky(Vllm):\n"
         "    def __init__(self):\n"
         "        super().__init__()\n"
-        "        self._victim = lambda running: running[len(running) + 1]\n"
+        "        self._victim = lambda running: running[len(running) + 1]\n",
     )
-    with serving.engine(model, trace, serving.POLICY, f"{tmp_path / 'mine.py'}:Picky") as engine:
+    with serving.engine(model, trace, serving.POLICY, f"{mine}:Picky") as engine:
         reasons = drive(engine, requests=60, seed=6, longest=120)
     assert len(reasons) == 60 and count(trace, '"mode":"recompute"') >= 5
     holds(trace)
-    header, *lines = trace.read_text().splitlines()
-    plain = json.loads(header) | {"engine": "vllm", "settings": {}}
-    trace.write_text("\n".join([json.dumps(plain), *lines]) + "\n")
+    change_header(trace, engine="vllm", settings={})
     holds(trace)
 
 
@@ -201,8 +214,8 @@ def test_half_of_a_surrogate_pair_in_an_id_does_not_end_the_engine(tmp_path: Pat
 
 
 def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Plans(Vllm):\n"
         "    def plan(self, view, batch):\n"
         "        return super().plan(view, batch)\n\n\n"
@@ -226,18 +239,18 @@ def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> 
         "        return seq.prompt_tokens\n\n\n"
         "class Bare(Vllm):\n"
         "    def __init__(self):\n"
-        "        self.queue_key = None\n"
+        "        self.queue_key = None\n",
     )
     for text, said in (
-        (f"{tmp_path}/mine.py:Plans", "plan: plans its own batch|'plan': plans its own batch"),
+        (f"{mine}:Plans", "plan: plans its own batch|'plan': plans its own batch"),
         ("sarathi", "plans its own batch"),
         (f"{EXAMPLE.parent}/shortest_prompt_first.py:ShortestPromptFirst", "plans its own batch"),
-        (f"{tmp_path}/mine.py:Other", "watermark: 0.5: the policy sets what vLLM has as 0.0"),
-        (f"{tmp_path}/mine.py:Later", "'plan': plans its own batch"),
-        (f"{tmp_path}/mine.py:Holds", "holds: 'max': cannot be carried over"),
-        (f"{tmp_path}/mine.py:Deep", "steps_in_flight: 2: cannot be carried over"),
-        (f"{tmp_path}/mine.py:Key", "queue_key: the constructor of Vllm replaces what the class states"),
-        (f"{tmp_path}/mine.py:Bare", "its __init__ has to call super"),
+        (f"{mine}:Other", "watermark: 0.5: the policy sets what vLLM has as 0.0"),
+        (f"{mine}:Later", "'plan': plans its own batch"),
+        (f"{mine}:Holds", "holds: 'max': cannot be carried over"),
+        (f"{mine}:Deep", "steps_in_flight: 2: cannot be carried over"),
+        (f"{mine}:Key", "queue_key: the constructor of Vllm replaces what the class states"),
+        (f"{mine}:Bare", "its __init__ has to call super"),
         ("vllm 'victim=", '"vllm \'victim=": cannot be read as a shell reads it: No closing quotation'),
         ("vllm victim", "'victim': must be KEY=VALUE, such as victim=least-computed"),
         ("nobody", "^BATCHLAB_POLICY: 'nobody': one of chunked, "),
@@ -258,11 +271,11 @@ def test_what_plans_its_own_batch_is_refused_with_the_reason(tmp_path: Path) -> 
 
 def test_a_setting_of_vllms_that_a_policy_does_not_take_is_named(tmp_path: Path) -> None:
     """It has set nothing itself; with the parameter it takes what vLLM has."""
-    (tmp_path / "mine.py").write_text(
-        "from batchlab.policies.vllm import Vllm\n\n\n"
+    mine = written(
+        tmp_path,
         "class Takes(Vllm):\n"
         "    def __init__(self, scheduling_policy: str = 'fcfs'):\n"
-        "        super().__init__(scheduling_policy=scheduling_policy)\n"
+        "        super().__init__(scheduling_policy=scheduling_policy)\n",
     )
     by_priority = ENGINE | {"scheduling_policy": "priority"}
     said = "scheduling_policy: 'priority': ShortestFirst cannot take what vLLM has here: give its __init__ a parameter"
@@ -270,7 +283,7 @@ def test_a_setting_of_vllms_that_a_policy_does_not_take_is_named(tmp_path: Path)
         carry(f"{EXAMPLE}:ShortestFirst", by_priority, LIMITS)
     with pytest.raises(InputError, match="long_prefill_token_threshold: 64: ShortestFirst cannot take"):
         carry(f"{EXAMPLE}:ShortestFirst", ENGINE | {"long_prefill_token_threshold": 64}, LIMITS)
-    assert carry(f"{tmp_path}/mine.py:Takes", by_priority, LIMITS).settings == {"scheduling_policy": "priority"}
+    assert carry(f"{mine}:Takes", by_priority, LIMITS).settings == {"scheduling_policy": "priority"}
 
 
 class Waiting:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import http.client
 import os
 import shlex
 import shutil
@@ -111,7 +112,7 @@ def _await(process: subprocess.Popen[bytes], url: str, end: float, log: IO[bytes
         try:
             with opener.open(f"{url}/health", timeout=2):
                 return
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the second: whoever listens speaks no HTTP, or not yet
             time.sleep(0.1)
     raise _failure("did not answer /health in time", log)
 

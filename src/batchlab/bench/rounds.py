@@ -279,6 +279,7 @@ def _mean(runs: Sequence[Measured]) -> Measured:
         request_rate=over(runs, ("request_rate", None)).mean or 0.0,
         output_token_rate=over(runs, ("output_token_rate", None)).mean or 0.0,
         kv_use=max(use) if use else None,
+        waiting=over(runs, ("waiting", None)).mean,
         preemptions=sum(run.preemptions for run in runs),
         met=None if runs[0].met is None else all(run.met for run in runs),
     )

@@ -1,11 +1,11 @@
 """batchlab conform."""
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
+from batchlab.cli.documents import print_json
 from batchlab.conform.cases import case_files
 from batchlab.conform.cases import conform as conform_case
 from batchlab.conform.convert import write_trace
@@ -19,7 +19,7 @@ from batchlab.errors import InputError, one_line
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of lines.")
 def conform(cases: tuple[str, ...], folder: str | None, as_json: bool) -> None:
-    """Run our policy on recorded CASES (files, or folders of *.json) and compare every iteration.
+    """Run our policy on recorded CASES (files, or folders of *.json and *.jsonl) and compare every iteration.
 
     Prints one line a case, with the first difference and both values. Exits with 1 on any difference. What
     --write-traces writes is what the engine itself did, for `batchlab verify` and for your own tools.
@@ -47,7 +47,7 @@ def conform(cases: tuple[str, ...], folder: str | None, as_json: bool) -> None:
             }
             for result in results
         ]
-        print(json.dumps({"cases": cases_out, "passed": len(results) - failed, "failed": failed}, indent=1))
+        print_json({"cases": cases_out, "passed": len(results) - failed, "failed": failed})
     else:
         if folder is not None:
             print(one_line(f"{len(written)} traces written to {folder}"))

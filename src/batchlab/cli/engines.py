@@ -1,13 +1,13 @@
 """batchlab engines."""
 
 import inspect
-import json
 import sys
 from typing import Any
 
 import click
 
 from batchlab import policies
+from batchlab.cli.documents import print_json
 from batchlab.cli.prose import print_words
 from batchlab.cli.tables import console
 from batchlab.policies.base import Policy
@@ -49,7 +49,7 @@ def engines(as_json: bool, markdown: bool) -> None:
             {"name": n, "rules": p.rules, "about": _first_line(p), "settings": policies.settings_of(p)}
             for n, p in found.items()
         ]
-        print(json.dumps({"engines": listed}, indent=1))
+        print_json({"engines": listed})
     else:
         columns = {
             "policy": list(found),

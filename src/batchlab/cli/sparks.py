@@ -31,11 +31,13 @@ def print_over_time(out: Console, summary: Summary, strip: Strip | None, span: S
     width = _width(out)
     rows: list[tuple[str, Floats, str]] = []
     if strip is not None:
+        if not strip.parts:
+            return
         names = {"queue": "waiting", "batch": "in the batch"} | ({"used": "KV blocks"} if strip.blocks else {})
         for key, name in names.items():
             most = f"{strip.most_of(key):,}" + (f" of {strip.blocks:,}" if key == "used" else "")
             rows.append((name, _of_strip(strip, key, width), most))
-        start = strip.parts[0].start if strip.parts else 0
+        start = strip.parts[0].start
     else:
         start, found = _of_requests(summary, width)
         rows = [(name, means, f"{most:,}") for name, (means, most) in found.items()]

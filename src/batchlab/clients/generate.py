@@ -29,7 +29,6 @@ PROCESSES: dict[str, tuple[str, ...]] = {
     "all-at-once": (),
 }
 """The settings of each arrival process; all of them have to be given, and no others."""
-OF_REQUESTS = ("prompt", "output", "lengths")
 ALL_AT_ONCE = "must be finite; arrivals = 'all-at-once' sends everything at time 0"
 
 

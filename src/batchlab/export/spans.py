@@ -15,8 +15,6 @@ from batchlab.steps import Steps
 KINDS = ("waiting", "prefill", "decode", "held", "preempted", "retrying")
 """waiting: for its first seat of this attempt. prefill, decode: scheduled. held: it has a seat and got no tokens.
 preempted: it waits after a preemption. retrying: rejected, and its client comes again."""
-MARKS = ("arrived", "preempted", "first token", "turned away", "rejected", "dropped", "completed")
-"""turned away: rejected, and its client comes again."""
 
 
 @dataclass(slots=True)
@@ -41,8 +39,10 @@ class Span:
 
 @dataclass(slots=True)
 class Mark:
-    """A moment of one request's life. iteration: that which planned it, or whose tokens brought it. detail: why, and
-    for a preemption how.
+    """A moment of one request's life.
+
+    kind: arrived, preempted, first token, turned away (rejected, and its client comes again), rejected, dropped or
+    completed. iteration: that which planned it, or whose tokens brought it. detail: why, and for a preemption how.
     """
 
     id: str

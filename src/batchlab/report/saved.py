@@ -31,6 +31,8 @@ MOST_CHARS = 200
 """Of a setting's value."""
 MOST_DIGITS = 12
 """Characters of a number that somebody wrote; longer ones were computed."""
+LOAD = ("requests", "span", "prompt_mean", "output_mean", "e2el")
+PRICES = ("per_million_output_tokens", "per_million_tokens")
 
 
 def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -310,18 +312,13 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         "samples": len(samples),
         "probes": probes,
         "changes": changes,
-        "load": met
-        and {name: number_of(met[name]) for name in ("requests", "span", "prompt_mean", "output_mean", "e2el")},
+        "load": met and {name: number_of(met[name]) for name in LOAD},
         "cost": cost and {name: number_of(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
         "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
         "attained": _tried(answer, document["slo"]),
         "about": _about(told),
         "facts": _facts(_usable(told)),
     }
-
-
-LOAD = ("requests", "span", "prompt_mean", "output_mean", "e2el")
-PRICES = ("per_million_output_tokens", "per_million_tokens")
 
 
 def _usable(told: Mapping[str, Any]) -> dict[str, Any]:

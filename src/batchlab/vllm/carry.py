@@ -13,7 +13,8 @@ from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm, Walk
 from batchlab.settings import construct, parameters, parse_setting
 
-PLACE = "BATCHLAB_POLICY"
+POLICY = "BATCHLAB_POLICY"
+"""The environment variable that names the policy: as `run --policy` does, then settings as KEY=VALUE."""
 PLANS = [name for name, value in vars(Walk).items() if callable(value) and not name.startswith("__")]
 """The methods that build a batch: inside vLLM, vLLM does that."""
 SHAPES = ("steps_in_flight", "holds", "batching", "pipeline_stages", "fixes", "reserved_blocks")
@@ -41,11 +42,11 @@ def carry(text: str | None, engine: Mapping[str, Any], limits: Mapping[str, Any]
     try:
         return _carry(name, own, engine, limits)
     except InputError as error:
-        if error.file == PLACE:
+        if error.file == POLICY:
             raise
         if error.place == "engine.policy":  # where a scenario names it
             error.place = None
-        raise InputError(PLACE, None, None, str(error)) from error
+        raise InputError(POLICY, None, None, str(error)) from error
 
 
 def _read(text: str | None) -> tuple[str, dict[str, Any]]:
@@ -53,20 +54,20 @@ def _read(text: str | None) -> tuple[str, dict[str, Any]]:
     try:
         words = shlex.split(text or "")
     except ValueError as error:
-        raise InputError(PLACE, None, text, f"cannot be read as a shell reads it: {error}") from error
+        raise InputError(POLICY, None, text, f"cannot be read as a shell reads it: {error}") from error
     if not words:
-        raise InputError(PLACE, None, text, "must name a policy: FILE.py:CLASS, or vllm, and then KEY=VALUE, ...")
+        raise InputError(POLICY, None, text, "must name a policy: FILE.py:CLASS, or vllm, and then KEY=VALUE, ...")
     name, *pairs = words
-    return name, dict(parse_setting(pair, PLACE, "KEY=VALUE, such as victim=least-computed") for pair in pairs)
+    return name, dict(parse_setting(pair, POLICY, "KEY=VALUE, such as victim=least-computed") for pair in pairs)
 
 
 def _carry(name: str, own: dict[str, Any], engine: Mapping[str, Any], limits: Mapping[str, Any]) -> Carried:
     policy_class = policies.find(name)
     if not issubclass(policy_class, Vllm):
-        raise InputError(PLACE, None, name, PLANS_ITSELF)
+        raise InputError(POLICY, None, name, PLANS_ITSELF)
     for key in own:
         if key in engine:
-            raise InputError(PLACE, key, own[key], f"is vLLM's own: give --{key.replace('_', '-')} to vllm serve")
+            raise InputError(POLICY, key, own[key], f"is vLLM's own: give --{key.replace('_', '-')} to vllm serve")
     known = parameters(policy_class)
     policy = construct(policy_class, own | {key: engine[key] for key in engine if key in known}, "")
     policies.check_attributes(policy, name)
@@ -74,7 +75,7 @@ def _carry(name: str, own: dict[str, Any], engine: Mapping[str, Any], limits: Ma
     for key, value in engine.items():
         _check_setting(policy, key, value, handed=key in known)
     if policy.preemption_mode != "recompute":
-        raise InputError(PLACE, "preemption_mode", policy.preemption_mode, "vLLM can only recompute")
+        raise InputError(POLICY, "preemption_mode", policy.preemption_mode, "vLLM can only recompute")
     policy.check(Limits(**limits), ())
     return Carried(name, policy, {key: getattr(policy, key) for key in known})
 
@@ -83,11 +84,11 @@ def _refuse_plan(name: str, policy: Any) -> None:
     """Refuse what vLLM would not look at, whether the class has it or only this object."""
     for method in PLANS:
         if method in vars(policy) or getattr(type(policy), method) is not getattr(Vllm, method):
-            raise InputError(PLACE, name, method, PLANS_ITSELF)
+            raise InputError(POLICY, name, method, PLANS_ITSELF)
     for attribute in SHAPES:
         value = getattr(policy, attribute)
         if value != getattr(Vllm, attribute):
-            raise InputError(PLACE, f"{name}.{attribute}", value, f"cannot be carried over to vLLM: {ONLY}")
+            raise InputError(POLICY, f"{name}.{attribute}", value, f"cannot be carried over to vLLM: {ONLY}")
 
 
 def _check_setting(policy: Any, key: str, value: Any, handed: bool) -> None:
@@ -97,5 +98,5 @@ def _check_setting(policy: Any, key: str, value: Any, handed: bool) -> None:
         return
     if not handed and has == parameters(Vllm)[key].default:
         expected = f"{type(policy).__name__} cannot take what vLLM has here: give its __init__ a parameter {key}"
-        raise InputError(PLACE, key, value, f"{expected}, and hand it to super().__init__({key}={key})")
-    raise InputError(PLACE, key, has, f"the policy sets what vLLM has as {value!r}")
+        raise InputError(POLICY, key, value, f"{expected}, and hand it to super().__init__({key}={key})")
+    raise InputError(POLICY, key, has, f"the policy sets what vLLM has as {value!r}")

@@ -8,8 +8,8 @@ import vllm
 
 import batchlab
 from batchlab.trace.encode import SCHEMA
+from batchlab.units import NS_IN_MS, NS_IN_S
 
-SECOND = 1_000_000_000
 SETTINGS = (
     "long_prefill_token_threshold",
     "long_prefill_token_threshold_adaptive",
@@ -114,7 +114,7 @@ def sent(request: Any, epoch: int) -> int:
     """vLLM's time stamp of a request, in ns after `epoch`. Stamps that differ stay different."""
     stamp: float = request.arrival_time
     seconds, part = divmod(stamp, 1)
-    return int(seconds) * SECOND + round(part * SECOND) - epoch
+    return int(seconds) * NS_IN_S + round(part * NS_IN_S) - epoch
 
 
 def priority(request: Any) -> int:
@@ -127,7 +127,7 @@ def deadline(request: Any) -> int | None:
     given = (getattr(request.sampling_params, "extra_args", None) or {}).get("deadline_ms")
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**40:
         return None
-    return round(given * 1_000_000) or None
+    return round(given * NS_IN_MS) or None
 
 
 def names(hashes: list[bytes]) -> list[str]:

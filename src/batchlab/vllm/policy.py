@@ -20,13 +20,11 @@ from batchlab.order import check_key
 from batchlab.policies.victims import RULES
 from batchlab.policies.vllm import Vllm, priority_key
 from batchlab.vllm import lines
-from batchlab.vllm.carry import Carried, carry
+from batchlab.vllm.carry import POLICY, Carried, carry
 from batchlab.vllm.file import TRACE
 from batchlab.vllm.queue import KeyQueue
 from batchlab.vllm.recorder import Recorder
 
-POLICY = "BATCHLAB_POLICY"
-"""The environment variable that names the policy: as `run --policy` does, then settings as KEY=VALUE."""
 FIRST_IN_LINE = float("inf")
 """A priority that is less urgent than any other: vLLM preempts its largest."""
 log = logging.getLogger("vllm.batchlab")
