@@ -246,7 +246,10 @@ def test_variables_and_an_older_image_are_said(roofline: str) -> None:
     command = "docker run -e VLLM_USE_V1=1 vllm/vllm-openai:v{} --model meta-llama/Llama-3.1-8B --max-num-seqs 4"
     told = facts(roofline, command.format("0.11.0"))[1]
     assert "it: VLLM_USE_V1\n" in told and "the image's version 0.11.0 (rules and defaults are those of 0.32.0)" in told
-    assert "image's version" not in facts(roofline, command.format("0.32.0"))[1]
+    for same in ("0.32.0", "0.32", "0.32.0.0"):
+        assert "image's version" not in facts(roofline, command.format(same))[1]
+    for other in ("0.32.1", "0.3.2", "0.32.0rc1"):
+        assert f"image's version {other} " in facts(roofline, command.format(other))[1]
     flags = "docker run --gpus all --env VLLM_USE_V1=0 --ipc=host vllm/vllm-openai:v0.10.0 {} --max-num-seqs 4"
     for model in ("--model Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "vllm serve Qwen/Qwen3-8B"):
         has, told = facts(roofline, flags.format(model))

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from batchlab.catalog import llm_names
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
+from batchlab.redacted import is_secret
 from batchlab.shell_line import tokens
 from batchlab.vllm_command import known_as, parse, server_in
 from batchlab.vllm_flags import command_for, rewritten
@@ -276,6 +277,62 @@ def test_what_is_passed_on_has_no_secrets(command: str) -> None:
 def test_other_words_are_no_secrets() -> None:
     command = "HF_HOME=/a HF_TOKEN=$T vllm serve M --ssl-keyfile k.pem --api-key $KEY `pass` --max-num-batched-tokens 9"
     assert rewritten(command, {}) == command
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        *((name, "S3", True) for name in ("PGPASSWORD", "DB_PWD", "HFTOKEN", "HF_TOKENS", "TOKEN_HF", "HF_TOKEN_READ")),
+        *((name, "S3", True) for name in ("--api-keys", "hf.token", "accessToken", "X-Api-Key", "Authorization", "PW")),
+        *((name, "345", True) for name in ("PGPASSWORD", "HF_TOKEN", "AWS_ACCESS_KEY_ID")),
+        *((name, "2048", False) for name in ("--max_num_batched_token", "--max-num-batched-tokens", "eos_token_id")),
+        *((name, "2k", False) for name in ("max_tokens", "num_key_value_heads", "long-prefill-token-threshold")),
+        *((name, "S3", False) for name in ("--tokenizer", "--ssl-keyfile", "PWD", "author", "HF_HOME", "keyed")),
+        ("use_auth", "true", False),
+        ("max_tokens", "S3", True),
+    ],
+)
+def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret: bool) -> None:
+    assert is_secret(name, value) == secret
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("""--kv '{"token": "S3", "n": 1}'""", """--kv '{"token": "***", "n": 1}'"""),
+        ("""--kv='{"a": [{"apiKey": ["S3"]}]}'""", """--kv='{"a": [{"apiKey": "***"}]}'"""),
+        ("""--kv "{\\"url\\": \\"redis://u:S3@h:1\\"}\"""", """--kv '{"url": "redis://***@h:1"}'"""),
+        ("--kv '{token: S3, n: 1}'", "--kv '{token: ***'"),
+        ("--to https://u:p@S3@host/x?token=S3", "--to 'https://***@host/x?token=***'"),
+        ("-H 'Authorization: Bearer S3'", "-H 'Authorization: ***'"),
+        ("--header 'X-Api-Key: S3 S3'", "--header 'X-Api-Key: ***'"),
+        ("--api-keys S3 S3", "--api-keys '***' '***'"),
+        ('--to "http://u:S3@$HOST"', "--to '***'"),
+        *(
+            (same, same)
+            for same in (
+                '-H "Authorization: Bearer $T"',
+                "--max_num_batched_token=2048",
+                "--max_num_batched_token 2k",
+                """--hf-overrides '{"num_key_value_heads":8}'""",
+                "--to http://token:8000/x",
+                "--allow-credentials N",
+                "-v $PWD:/x -v ~/key:/y",
+            )
+        ),
+    ],
+)
+def test_secrets_within_words_are_hidden_and_all_else_is_as_it_was(given: str, shown: str) -> None:
+    assert rewritten(f"vllm serve M {given} --port 8", {}) == f"vllm serve M {shown} --port 8"
+
+
+def test_a_long_line_is_read_as_a_short_one() -> None:
+    """By counts, not by times: of what is looked up for each unknown flag there is an end."""
+    names = [f"--max-num-seq{'x' * (number % 3)}{number}" for number in range(300)]
+    found = parse(" ".join(["vllm serve M", *names, "--max-num-seqs 4", *["--enforce-eager"] * 9]))
+    assert found.settings["max_num_seqs"] == 4 and found.matters == ["--enforce-eager"] * 9
+    assert [flag.split()[0] for flag in found.unknown] == names
+    assert "did you mean 'max-num-seqs'" in found.unknown[0] and found.unknown[-1] == names[-1]
 
 
 @pytest.mark.parametrize("name", llm_names())

@@ -87,7 +87,8 @@ def _pieces(line: str, place: int, within: str) -> tuple[list[str], int]:
             inner, place = _pieces(line, place, piece)
             found.append("".join((piece, *inner, CLOSED_BY[piece])))
         elif piece == "#" and within in ("", *COMMANDS) and (not found or found[-1] in APART):
-            place += len(line[place:].partition("\n")[0])
+            end = line.find("\n", place)
+            place = end if end >= 0 else len(line)
         elif match.lastgroup == "copied":
             found.append(" ")
         elif match.lastgroup != "lost":

@@ -1,6 +1,7 @@
 """A pasted `vllm serve ...` command line as settings."""
 
 import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -81,6 +82,8 @@ IMAGE = re.compile(r"\S*vllm-openai[\w-]*(?::v?(?P<version>\d+(?:\.\d+)+\w*)|[:@
 NO_GRAPHS = re.compile(r"cudagraph[-_]mode\W+NONE\b", re.IGNORECASE)
 """Steps are launched kernel by kernel then, as with --enforce-eager."""
 OTHERS = {"scheduling-policy": str, "watermark": float, "gpu-memory-utilization": float}
+MOST_ALIKE = 100
+"""For so many unknown flags a known one is looked for that is like it: no real command has more."""
 SIZES = {"k": 1000, "K": 1024, "m": 1000**2, "M": 1024**2}
 """vLLM's suffixes for lengths: small letters are decimal, capitals binary."""
 
@@ -123,13 +126,13 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     cost: dict[str, str] = {}
     unknown: list[str] = []
     serves = words[0] == "serve" or IMAGE.fullmatch(found[server.start - 1].text or "" if server.start else "")
-    words = words[1:] if words[0] == "serve" else words
-    while words:
-        word, equals, value = words.pop(0).partition("=")
+    rest = deque(words[1:] if words[0] == "serve" else words)
+    while rest:
+        word, equals, value = rest.popleft().partition("=")
         head, dot, member = word.partition(".")
         word = SHORT.get(head, head) + dot + member + equals + value
         if re.match("--?[A-Za-z]", word):
-            _flag(word, words, settings, cost, unknown)
+            _flag(word, rest, settings, cost, unknown)
         elif serves:
             cost.setdefault("llm", word)
     before = _environment(token.text or "" for token in found[: server.start])
@@ -147,10 +150,14 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
         settings.pop("enable_prefix_caching", None)
         del usual["enable_prefix_caching"]
     usual = {key: value for key, value in usual.items() if key not in settings}
-    matters = [flag for flag in unknown if {own := flag.removeprefix("--"), own.partition(".")[0]} & {*MATTERS}]
-    unknown = [flag for flag in unknown if flag not in matters]
-    matters += [name for name in before if name in MATTERS]
+    matters = [flag for flag in unknown if _matters(flag)] + [name for name in before if name in MATTERS]
+    unknown = [flag for flag in unknown if not _matters(flag)]
     return Command(settings | usual, cost, list(usual), unknown, matters)
+
+
+def _matters(flag: str) -> bool:
+    own = flag.removeprefix("--")
+    return own in MATTERS or own.partition(".")[0] in MATTERS
 
 
 def _environment(words: Iterable[str]) -> list[str]:
@@ -159,16 +166,24 @@ def _environment(words: Iterable[str]) -> list[str]:
     for word in words:
         if (variable := VARIABLE.fullmatch(word)) is not None:
             found.append(variable[1])
-        elif (image := IMAGE.fullmatch(word)) is not None and image["version"] not in (None, RULES):
+        elif (
+            (image := IMAGE.fullmatch(word)) is not None
+            and image["version"]
+            and _version(image["version"]) != _version(RULES)
+        ):
             found.append(f"the image's version {image['version']} (rules and defaults are those of {RULES})")
     return found
 
 
+def _version(text: str) -> str:
+    """As it is compared: 0.32 is 0.32.0."""
+    return re.sub(r"(?:\.0+)+(?=[^.\d]|$)", "", text)
+
+
 def server_in(found: Sequence[Token]) -> range:
     """Where in a line the server's command stands, from `serve` on, or from its first flag. Raises InputError."""
-    every = commands(found)
-    doing = [each for each in every if not _prints([found[place].text or "" for place in each])]
-    best = _server_among(doing, found) or _server_among(every, found)
+    every = [(each, [found[place].text or "" for place in each]) for each in commands(found)]
+    best = _server_among([one for one in every if not _prints(one[1])]) or _server_among(every)
     if best is None:
         expected = "must be a command such as: vllm serve MODEL --max-num-seqs 256"
         raise InputError("--from-command", None, " ".join(token.raw for token in found), expected)
@@ -180,19 +195,16 @@ def _prints(words: Sequence[str]) -> bool:
     return any(word in ("echo", "printf") for word in takewhile(lambda word: "vllm" not in word, words))
 
 
-def _server_among(candidates: Sequence[range], found: Sequence[Token]) -> range | None:
-    """Where in some of a line's commands the server's stands, if in any. Raises InputError."""
+def _server_among(candidates: Sequence[tuple[range, Sequence[str]]]) -> range | None:
+    """Where in some of a line's commands, each with its words, the server's stands, if in any. Raises InputError."""
     best: range | None = None
-    for each in candidates:
-        texts = [found[place].text for place in each]
-        if "serve" in texts:
-            serve = texts.index("serve")
-            if "bench" in texts[:serve]:
+    for each, words in candidates:
+        if "serve" in words:
+            serve = words.index("serve")
+            if "bench" in words[:serve]:
                 expected = "is a client's: must be the server's, vllm serve MODEL ..."
-                raise InputError("--from-command", None, " ".join(filter(None, texts)), expected)
-            ours = (
-                at for at in range(1, len(texts)) if texts[at] == "serve" and (texts[at - 1] or "").endswith("vllm")
-            )
+                raise InputError("--from-command", None, " ".join(filter(None, words)), expected)
+            ours = (at for at in range(1, len(words)) if words[at] == "serve" and words[at - 1].endswith("vllm"))
             if (at := next(ours, None)) is not None:
                 return each[at:]
             best = best or each[serve:]
@@ -200,9 +212,9 @@ def _server_among(candidates: Sequence[range], found: Sequence[Token]) -> range 
         flagged = (
             each[first:]
             for begins in (_follows_image, _is_flag)
-            for each in candidates
+            for each, words in candidates
             for first in range(len(each))
-            if begins([found[place].text or "" for place in each], first)
+            if begins(words, first)
         )
         best = next(flagged, None)
     return best
@@ -247,7 +259,7 @@ def known_as(model: str) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:
+def _flag(word: str, words: deque[str], settings: dict[str, Any], cost: dict[str, str], unknown: list[str]) -> None:
     flag, equals, value = word.partition("=")
     if not flag.startswith("--"):
         unknown.append(flag)
@@ -261,7 +273,7 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str,
         settings[SWITCHES[positive]] = positive == flag
         return
     if not equals and words and not re.match("--?[A-Za-z]", words[0]):
-        value = words.pop(0)
+        value = words.popleft()
     if flag == "max-model-len" and value in ("auto", "-1"):
         unknown.append(f"--{flag} {value} (as much as fits into memory)")
     elif flag in WHOLE:
@@ -286,7 +298,8 @@ def _flag(word: str, words: list[str], settings: dict[str, Any], cost: dict[str,
     elif flag.startswith("compilation-config") and NO_GRAPHS.search(f"{flag}={value}"):
         unknown.append("--compilation-config.cudagraph_mode=NONE")
     else:
-        like = "" if flag in MATTERS else nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))
+        looked = flag not in MATTERS and len(unknown) < MOST_ALIKE
+        like = "" if not looked else nearest(flag, (*WHOLE, *SWITCHES, *OTHERS, *COST))
         unknown.append(f"--{flag}{like}")
 
 

@@ -1,12 +1,11 @@
 """Settings as flags of `vllm serve`, by themselves or in a command that somebody pasted."""
 
-import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from batchlab import catalog
 from batchlab.policies.vllm import Vllm
+from batchlab.redacted import FLAG, without_secrets
 from batchlab.settings import LimitSettings, parameters
 from batchlab.shell_line import Token, tokens
 from batchlab.vllm_command import COST, DEFAULTS, OTHERS, SHORT, SWITCHES, WHOLE, known_as, parse, server_in
@@ -17,18 +16,6 @@ SPELLED = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8", "int4": "awq", "
 """A kind of number as a flag of vLLM."""
 NOT_SPELLED = ("int8",)
 """Kinds that no flag says: they are as the weights were downloaded."""
-FLAG = re.compile("--?[A-Za-z]")
-SECRET = (
-    r"-*(?:[\w.-]*[-_.])?"
-    r"(?:token|secrets?|passwords?|passwd|pass|credentials?|auth|apikey|key(?:[-_]id)?)(?:[-_](?:read|write))?"
-)
-"""Names of flags and variables whose values are nobody else's business."""
-SECRET_FLAG = re.compile(SECRET, re.IGNORECASE)
-SECRET_GIVEN = re.compile(rf"((?:[^=]*=)?{SECRET}\+?=).+", re.IGNORECASE | re.DOTALL)
-ELSEWHERE = re.compile(r"(?:[^=]*=)*\"?(?:\$\{?\w+\}?|\$\(.*\)|`[^`]*`)\"?", re.DOTALL)
-"""What a shell puts in from elsewhere, and nothing beside it, as it was typed."""
-HIDDEN = "'***'"
-"""In quotes: a shell would take it for the names of files."""
 
 
 def flags(settings: Mapping[str, Any], named: Collection[str]) -> dict[str, str]:
@@ -87,7 +74,7 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
     changed: by the names of settings, each flag with its value. What looks like a secret is hidden, since the command
     goes into files and pages that are passed on.
     """
-    line = _without_secrets(tokens(command, "--from-command"))
+    line = without_secrets(tokens(command, "--from-command"))
     server = server_in(line)
     place = server.start
     stop = max(place for place in server if line[place].text is not None) + 1  # before what redirects the output
@@ -101,24 +88,6 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
             parts.append(left.pop(key))
         place += length
     return " ".join([*parts, *left.values(), *(token.raw for token in line[stop:])])
-
-
-def _without_secrets(line: Sequence[Token]) -> list[Token]:
-    """Hidden are the values of flags and variables with such a name: --api-key A B, HF_TOKEN=A, --env=HF_TOKEN=A."""
-    found = []
-    is_secret, behind = False, 0  # behind: so many words of a secret flag
-    for token in line:
-        text = token.text or ""
-        given = SECRET_GIVEN.fullmatch(text)
-        shown = f"{given[1]}{HIDDEN}" if given is not None else None
-        if token.ends or (text.startswith("--") if is_secret and not behind else FLAG.match(text)):
-            is_secret, behind = SECRET_FLAG.fullmatch(text) is not None, 0
-        elif is_secret and text:
-            shown, behind = HIDDEN, behind + 1
-        if shown is not None and not ELSEWHERE.fullmatch(token.raw):
-            token = replace(token, raw=shown, text=shown)
-        found.append(token)
-    return found
 
 
 def _read(words: Sequence[Token]) -> tuple[str | None, int]:
