@@ -396,6 +396,34 @@ def test_the_baseline_is_the_command_and_its_recommendation_pastes_back(tmp_path
     assert run["time"] == row["time"] and run["iterations"] == row["iterations"]
 
 
+@pytest.mark.parametrize(
+    ("file", "more"),
+    [
+        ("", ""),
+        ("max_num_seqs = 1024\nmax_num_batched_tokens = 8192\ngpu_memory_utilization = 0.92\n", ""),
+        ("max_num_seqs = 512\n", " --max-num-seqs 512 --max-num-batched-tokens 8192"),
+        ("block_size = 32\n", " --block-size 32"),
+        ("long_prefill_token_threshold = 8\n", " --long-prefill-token-threshold 0"),
+        ("block_size = 16\n", ""),
+        ("watermark = 0.01\n", " --watermark 0.01"),
+    ],
+)
+def test_of_a_pasted_command_only_what_has_to_be_is_changed(tmp_path, file, more):
+    """vLLM 0.32.0 on an H100: 1,024 seats, 8,192 tokens, 0.92 of the memory; blocks of 16, no threshold."""
+    path = tmp_path / "costed.toml"
+    load = COSTED[COSTED.index("[cost]") :]
+    path.write_text(f'[engine]\npolicy = "vllm"\n{file}{load}')
+    pasted = "vllm serve Qwen/Qwen3-32B -tp 4 --port 8000"
+    space = ["--space=engine.long_prefill_token_threshold=0", "--space=engine.block_size=16"]
+    made = ["--slo", "ttft:p99<=60s", "--json", "--from-command"]
+    done = CliRunner().invoke(cli, ["tune", str(path), *space, "--jobs=1", "--maximize=throughput", *made, pasted])
+    found = json.loads(done.stdout)
+    [row] = [row for row in found["rows"] if row["recommended"]]
+    assert found["command"] == pasted + more
+    again = json.loads(CliRunner().invoke(cli, ["run", str(path), *made, found["command"]]).stdout)["runs"][0]
+    assert again["time"] == row["time"] and again["iterations"] == row["iterations"]
+
+
 def test_without_a_command_one_is_made_that_pastes_back(tmp_path):
     path = tmp_path / "costed.toml"
     stored = 'tensor_parallel = 2\nweight_dtype = "fp8"\nkv_dtype = "fp8"\ndtype = "fp16"\n'
