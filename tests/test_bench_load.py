@@ -22,6 +22,8 @@ from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
 from batchlab.simulate import simulate
 
+pytestmark = pytest.mark.once
+
 SESSIONS = """
 [engine]
 policy = "chunked"

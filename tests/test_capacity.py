@@ -25,6 +25,8 @@ from batchlab.plan.probe import probe
 from batchlab.plan.search import FARTHEST, STEPS, edge, lattice
 from batchlab.plan.trial import Trial
 
+pytestmark = pytest.mark.once
+
 ONE_STEP = 2 ** (1 / STEPS)
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure-2023" / "AzureLLMInferenceTrace_conv.csv"
 ENGINE = """

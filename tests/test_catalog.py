@@ -10,6 +10,9 @@ from batchlab import catalog
 from batchlab.catalog.config import read_config, shape
 from batchlab.errors import InputError
 
+pytestmark = pytest.mark.once
+
+
 # As their authors state them, in billions. Those that count no parameters exactly stand with the digits they give.
 STATED = {
     "opt-13b": 12.85,

@@ -15,6 +15,8 @@ import pytest
 
 from batchlab.cli import main
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 PREEMPTION = ROOT / "examples" / "priority-preemption.toml"
 MODES = ROOT / "examples" / "three-modes.toml"

@@ -19,6 +19,8 @@ from batchlab.simulate import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.write import TraceWriter
 
+pytestmark = pytest.mark.once
+
 MS = 10**6
 FIGURES = ("count", "mean", "p50", "p90", "p95", "p99", "max")
 

@@ -14,6 +14,8 @@ from batchlab.cli import main
 from batchlab.cli.scenario_options import split_values
 from batchlab.cli.side_by_side import blocks, print_comparison
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 PREEMPTION = ROOT / "examples" / "priority-preemption.toml"
 MODES = ROOT / "examples" / "three-modes.toml"

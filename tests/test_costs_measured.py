@@ -20,6 +20,8 @@ from batchlab.costs.operators import Operators, capture_sizes
 from batchlab.costs.waves import Waves, fit_saturation
 from batchlab.errors import InputError
 
+pytestmark = pytest.mark.once
+
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

@@ -13,6 +13,8 @@ from batchlab.plan.experiment import Measured, Part, measure, parts, read
 from batchlab.plan.trial import Trial
 from batchlab.scenario import load
 
+pytestmark = pytest.mark.once
+
 SCENARIO = """
 [engine]
 policy = "vllm"

@@ -34,6 +34,8 @@ from batchlab.scenario import load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.encode import decode
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 CASES = ROOT.parent / "shared" / "vllm-cases"
 SOME_SEEDS = SEEDS[1:150:8]  # with one of the crowds: 57

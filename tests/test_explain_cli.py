@@ -17,6 +17,8 @@ from batchlab.explain.explainer import merge_facts
 from batchlab.explain.lives import Span
 from batchlab.explain.reasons import Reason
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP)  # that main() handles

@@ -17,6 +17,8 @@ from batchlab.scenario import build
 from batchlab.scenario import load as load_scenario
 from batchlab.simulate import Run, simulate
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 MS = 10**6
 SECOND = 10**9

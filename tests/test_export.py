@@ -35,6 +35,8 @@ from batchlab.report.recording import Recorder, read
 from batchlab.simulate import simulate
 from batchlab.trace.encode import decode
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent
 SEEDS = range(0, 60, 4)
 

@@ -27,6 +27,8 @@ from batchlab.scenario import build, load
 from batchlab.settings import validate
 from batchlab.simulate import simulate
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 N = 200_000
 ERRORS = 4.5

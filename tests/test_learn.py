@@ -17,6 +17,8 @@ from batchlab.learn import LESSONS, mark, pages_of, read_prediction
 from batchlab.learn.tour import tour
 from batchlab.trace.encode import decode
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT.parent / "shared" / "worked-examples"
 

@@ -18,6 +18,8 @@ from batchlab.trace.encode import decode, encode
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 OUTPUTS = [20, 45, 80, 120, 150, 90, 60, 200]
 CHUNKS = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096]

@@ -19,6 +19,8 @@ from batchlab.cli.notes import note
 from batchlab.cli.tables import console, print_schedule
 from batchlab.cli.timeline import Timeline
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 published = import_module("batchlab.cli.published")
 

@@ -11,6 +11,8 @@ from batchlab.errors import InputError
 from batchlab.metrics.latency import latencies
 from batchlab.metrics.objectives import good, goodput, parse, parse_targets, time_bound
 
+pytestmark = pytest.mark.once
+
 
 def test_what_is_read():
     found = parse("ttft:p99<=500ms, itl:p99.90 <= 0.05 s,e2el:mean<=7,attainment>=99.5%").objectives

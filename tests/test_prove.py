@@ -24,6 +24,8 @@ from batchlab.policies.vllm import Vllm
 from batchlab.prove import LIMITS, enough, first_wait, fresh, prove
 from batchlab.simulate import Run, simulate
 
+pytestmark = pytest.mark.once
+
 LIFTABLE = [
     name
     for name in policies.names()

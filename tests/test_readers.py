@@ -15,6 +15,8 @@ from batchlab.clients.layout import Layout
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
 
+pytestmark = pytest.mark.once
+
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 NAMES = {"arrival": "at", "prompt": "in", "output": "out"}
 ALL = {**NAMES, "id": "name", "max_tokens": "most", "priority": "rank"}

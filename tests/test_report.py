@@ -27,6 +27,8 @@ from batchlab.report.slots import COLUMNS, PEAKS, SUMS, Slots
 from batchlab.report.timeline import AGAIN, DECODE, OUT, PREEMPTED, PREFILL, SEATED, WAITING
 from batchlab.trace.encode import decode
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["report_samples"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

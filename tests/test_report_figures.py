@@ -10,6 +10,8 @@ import pytest
 from laws_runs import POLICIES, outcome
 from test_explain_cli import command
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 LABELS = {"TTFT": "ttft", "ITL": "itl", "E2E": "e2el", "Queue time": "queue_time"}
 TOTALS = {

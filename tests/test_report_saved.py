@@ -13,6 +13,8 @@ from batchlab.errors import InputError
 from batchlab.report import saved
 from batchlab.scenario import load
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["report_samples"]
 
 BOUNDS = {"ttft:p99<=500ms": ("ttft:p99", 500e6), "itl:p99<=50ms": ("itl:p99", 50e6)}

@@ -19,6 +19,8 @@ from batchlab.report.slots import COLUMNS, Slots
 from batchlab.report.words import breaking
 from batchlab.report.words import time as shown_time
 
+pytestmark = pytest.mark.once
+
 pytest_plugins = ["report_samples"]
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -15,6 +15,8 @@ from batchlab import InputError, Summary, load, simulate
 from batchlab.cli import main
 from batchlab.metrics import table as tables
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 READERS = {

@@ -24,6 +24,8 @@ from batchlab.costs.roofline import Roofline
 from batchlab.errors import InputError
 from batchlab.vllm_command import parse
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 SHARED = Path(__file__).parents[2] / "shared"
 EXAMPLE = ROOT / "examples" / "roofline.toml"

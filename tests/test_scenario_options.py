@@ -14,6 +14,8 @@ from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.scenario import load
 
+pytestmark = pytest.mark.once
+
 OPTIONS = {"engines": "--policy", "settings": "--set", "from_command": "--from-command", "workload": "--workload"}
 EXAMPLES = Path(__file__).parents[1] / "examples"
 ONE = ("run", "sweep", "capacity", "tune", "experiment", "serve", "bench")

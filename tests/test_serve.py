@@ -25,6 +25,8 @@ from batchlab.scenario import load
 from batchlab.serve import server as server_module
 from batchlab.trace.verify import verify
 
+pytestmark = pytest.mark.once
+
 EXAMPLE = Path(__file__).parents[1] / "examples" / "served.toml"
 PATHS = {
     "/v1/completions": {"prompt": "hello there"},

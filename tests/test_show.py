@@ -28,6 +28,8 @@ from batchlab.export.names import labels
 from batchlab.export.spans import KINDS, Mark
 from batchlab.export.strip import Strip
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

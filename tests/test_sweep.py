@@ -29,6 +29,8 @@ from batchlab.plan.sweep import Sweep
 from batchlab.plan.trial import Trial, row_of, run_of
 from batchlab.simulate import simulate
 
+pytestmark = pytest.mark.once
+
 GRID = {"engine.max_num_batched_tokens": [16, 4, 64], "workload.generate.request_rate": [5, 40.5]}
 SLO = "ttft:p99<=500ms,itl:p99<=6ms"
 

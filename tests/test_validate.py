@@ -32,6 +32,8 @@ from batchlab.validate.replay import Replay, prepare, replay
 from batchlab.validate.traced import _series as traced_series
 from batchlab.validate.traced import traced
 
+pytestmark = pytest.mark.once
+
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 TRUE = {"per_iteration": 9e6, "prefill_token": 40_000.0, "decode_token": 60_000.0, "context_token": 30.0}
 COST = {"model": "linear", "unit": "ns", **TRUE}

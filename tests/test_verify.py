@@ -20,6 +20,8 @@ from batchlab.explain.source import read_events
 from batchlab.trace.read import read_trace
 from batchlab.trace.verify import MAX_VIOLATIONS, RULES, Report, verify
 
+pytestmark = pytest.mark.once
+
 SOURCES = Path(__file__).parents[1] / "src" / "batchlab" / "trace"
 SAMPLES = {**recorded(), **BY_HAND}
 CORE_FREE = sorted({path.name for path in SOURCES.glob("*.py")} - {"__init__.py", "encode.py", "write.py"})

@@ -36,6 +36,8 @@ from batchlab.trace.fields import check_line
 from batchlab.trace.verify import MAX_VIOLATIONS, RULES, Report, verify
 from batchlab.trace.write import TraceWriter
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).parents[1]
 CASES = ROOT.parent / "shared" / "vllm-cases"
 RECORDED = sorted(path.stem for path in CASES.glob("*.json"))

@@ -31,6 +31,8 @@ from batchlab.simulate import simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 
+pytestmark = pytest.mark.once
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 NAMES = {"arrival": "at", "prompt": "in", "output": "out"}

@@ -10,6 +10,8 @@ import pytest
 from batchlab.cli import main
 from batchlab.scenario import build, load
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = str(ROOT / "examples" / "generated.toml")
 COLUMNS = ("--format", "csv", "--time-unit", "s", "--columns", "arrival=at,prompt=in,output=out")

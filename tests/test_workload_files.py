@@ -12,6 +12,8 @@ from batchlab.clients.request import Request
 from batchlab.errors import InputError
 from batchlab.scenario import build, load
 
+pytestmark = pytest.mark.once
+
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {"arrival": "at", "prompt": "in", "output": "out"}
 AZURE_HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
