@@ -65,6 +65,6 @@ def spelled(asked: Tuning, found: Tuned) -> Spelled | None:
     return Spelled(command, words, [f"--set {key}={said(key, row[key])}" for key in left])
 
 
-def nearest_by(column: str, row: Mapping[str, Any]) -> str:
+def most_of(column: str, row: Mapping[str, Any]) -> str:
     """What the singled out row has most of where none meets the objectives. column: what is maximised."""
     return "capacity" if column == "capacity" and row.get("capacity") else "requests within all targets"
