@@ -207,4 +207,11 @@ def test_each_class_has_its_own_objective(tmp_path: Path) -> None:
     assert "requests/s within TTFT 100.00 ms: " in for_all.output
     path.write_text(CLASSES.replace("e2el:300", "itl:5"))
     refused = CliRunner().invoke(cli, ["run", str(path)]).exception
-    assert str(refused) == "class 'batch': goodput: 'itl:5': a request has many ITLs: give tpot, or max_itl"
+    told = "a request has many ITLs: give tpot, or max_itl"
+    assert str(refused) == f"{path}: workload.generate.classes[1].goodput: 'itl:5': {told}"
+    key = "workload.generate.classes.batch.goodput"
+    for option in ("--set", "--grid"):
+        command = ["run", str(path)] if option == "--set" else ["sweep", str(path), "-o", str(tmp_path / "t.parquet")]
+        refused = CliRunner().invoke(cli, [*command, option, f"{key}=ttft:9x"]).exception
+        assert str(refused) == f"{option} {key}: 'ttft:9x': must be METRIC:NUMBER in milliseconds, such as ttft:500"
+    assert not (tmp_path / "t.parquet").exists()

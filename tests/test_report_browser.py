@@ -202,7 +202,7 @@ def test_distributions_are_on_a_log_scale_where_wide(driver: webdriver.Chrome, t
     assert page.complaints() == []
 
 
-def test_what_misses_is_nearest_and_never_recommended(
+def test_what_misses_is_named_by_what_it_has_most_of_and_never_recommended(
     driver: webdriver.Chrome, planned_report: Path, folder: Path, tmp_path: Path
 ) -> None:
     scenario, table, page = folder / "plan.toml", tmp_path / "t.parquet", tmp_path / "page.html"
@@ -213,7 +213,10 @@ def test_what_misses_is_nearest_and_never_recommended(
     assert command("report", str(table), "-o", str(page)).returncode in (0, 1)
     found = Page(driver, page)
     text = found.run("return document.querySelector('main').innerText")
-    assert f"the nearest has the most {most}, though it misses." in text and "recommended" not in text
+    assert f"singled out is the one with the most {most}, though it misses." in text
+    assert (
+        "recommended" not in text and "nearest" not in text and f"flags of the one with the most {most}" in text.lower()
+    )
     legend = found.run("return document.getElementById('front-0-0').data.map((trace) => trace.name)")
     assert "recommended" not in legend and {"Pareto front", "as it is"} <= set(legend)
     ringed = found.run("const [line] = document.getElementById('front-0-0').data; return [line.mode, line.x.length]")

@@ -1,6 +1,7 @@
 """What a page tells of saved sweeps, tunings and capacities, against the files themselves."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -42,6 +43,23 @@ def test_attainment_of_a_sweep_is_what_its_table_has(planned_report: Path, folde
         "TTFT P99",
         "ITL P99",
     ]
+
+
+def test_a_sweep_has_the_columns_of_the_terminal(planned_report: Path, folder: Path, tmp_path: Path) -> None:
+    scenario, table = folder / "plan.toml", tmp_path / "t.parquet"
+    slo = "ttft:p99<=30ms,attainment>=90%"
+    asked = ("--grid", "engine.max_num_seqs=2,8", "--slo", slo, "--goodput", "ttft:30", "-o", str(table), "--jobs", "1")
+    done = CliRunner().invoke(cli, ["sweep", str(scenario), *asked], env={"COLUMNS": "250"})
+    assert done.exit_code == 0, done.output
+    heads = re.split(r" {2,}", next(line for line in done.stdout.splitlines() if "TTFT p50" in line).strip())
+    found = saved.sweep(table)
+    assert ["max_num_seqs", *(heading for heading, _ in found["columns"]), "met"] == heads
+    assert {"attainment", "in ttft:p99", "goodput"} <= set(heads)
+    rows = pq.read_table(table).to_pylist()
+    for place, cells in zip(found["listed"], found["cells"], strict=True):
+        shown = dict(zip(heads[1:], cells, strict=False))
+        assert shown["attainment"] == rows[place]["attainment"] and shown["TTFT p99"] == rows[place]["ttft.p99"]
+        assert shown["in ttft:p99"] == rows[place]["attained.ttft:p99"] and shown["goodput"] == rows[place]["goodput"]
 
 
 def test_a_tuning_is_shown_by_what_it_traded(planned_report: Path, folder: Path) -> None:

@@ -24,6 +24,7 @@ from batchlab.cli.sweep import _columns, _print_columns
 from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
 from batchlab.plan import sweep as sweeping
+from batchlab.plan import trial
 from batchlab.plan.journal import Journal
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.trial import Trial, row_of, run_of
@@ -121,6 +122,46 @@ def test_only_a_run_without_any_error_excuses_a_value(scenario, tmp_path, bad):
     grid = {"engine.max_num_seqs": seats, "engine.max_num_batched_tokens": budgets}
     with pytest.raises(InputError, match="must be at least"):
         sweeping.run(Sweep(scenario, grid), tmp_path / "t.parquet", 1)
+
+
+@pytest.mark.parametrize("budgets", [[64], [4, 64]])
+@pytest.mark.parametrize(
+    ("key", "values", "told"),
+    [
+        ("engine.watermark", [0.1, 1.5], "1.5: must be a fraction, at least 0 and below 1"),
+        ("engine.long_prefill_token_threshold", [-1], "-1: must be at least 0"),
+    ],
+)
+def test_what_the_policy_refuses_whatever_the_others_are_is_refused_at_once(
+    scenario, tmp_path, key, values, told, budgets
+):
+    """Also beside a budget below the 8 seats, which by itself is a failed row."""
+    output = tmp_path / "t.parquet"
+    grid = {key: values, "engine.max_num_batched_tokens": budgets}
+    with pytest.raises(InputError) as refused:
+        sweeping.run(Sweep(scenario, grid), output, 1)
+    assert str(refused.value) == f"--grid {key}: {told}"
+    assert list(tmp_path.glob("t.parquet*")) == []
+    rows = sweeping.run(Sweep(scenario, {**grid, key: [0]}), output, 1)
+    assert [row["error"] is not None for row in rows] == [budget < 8 for budget in budgets]
+
+
+def test_what_is_wrong_with_every_run_is_told_once(scenario, tmp_path):
+    output = tmp_path / "t.parquet"
+    with pytest.raises(InputError, match=r"^--set engine\.watermark: 1\.5: must be a fraction"):
+        sweeping.run(Sweep(scenario, {"engine.max_num_seqs": [4, 8]}, {"engine.watermark": 1.5}), output, 1)
+    assert list(tmp_path.glob("t.parquet*")) == []
+
+
+def test_no_combination_is_looked_at_twice(monkeypatch):
+    """Of 20 x 20 those along the axes, then some of the rest; of 10 x 10 all."""
+    for size, least in ((20, 300), (10, 100)):
+        looked_at = []
+        monkeypatch.setattr(trial, "_error_of", lambda one, to=looked_at: to.append(dict(one.overrides)))
+        list(trial._errors_in(Trial("s.toml"), {"a": range(size), "b": range(size)}))
+        found = [(one["a"], one["b"]) for one in looked_at]
+        assert len(found) == len(set(found)) >= least
+        assert {(0, n) for n in range(size)} | {(n, 0) for n in range(size)} <= set(found)
 
 
 def test_every_combination_once_in_order(scenario, tmp_path):

@@ -119,7 +119,7 @@ def test_the_rate_is_not_tuned_where_it_is_searched(scenario):
     asked = tuning_of(scenario, maximize="capacity", space={"workload.generate.request_rate": [1, 2]})
     with pytest.raises(InputError, match=r"--space workload\.generate\.request_rate: capacity finds the rate"):
         tuning.run(asked, None, 1)
-    with pytest.raises(InputError, match=r"--space engine\.watermark: nan: must be a number"):
+    with pytest.raises(InputError, match=r"--space engine\.watermark: nan: must be a fraction, at least 0 and below 1"):
         tuning.run(tuning_of(scenario, space={"engine.watermark": [math.nan]}), None, 1)
 
 

@@ -41,10 +41,16 @@ class InputError(BatchlabError):
 
 
 class SettingError(InputError):
-    """A setting that a policy or a cost model refuses; whoever read the file adds its name."""
+    """A setting that a policy or a cost model refuses; whoever read the file adds its name.
 
-    def __init__(self, name: str, value: object, expected: str, section: str = "engine") -> None:
+    beside: the other setting with which it does not go together; None where the value is wrong by itself.
+    """
+
+    def __init__(
+        self, name: str, value: object, expected: str, section: str = "engine", beside: str | None = None
+    ) -> None:
         super().__init__(None, f"{section}.{name}", value, expected)
+        self.beside = beside
 
 
 class RequestError(InputError):

@@ -15,6 +15,7 @@ from batchlab.core.limits import Limits
 from batchlab.costs.base import CostModel
 from batchlab.errors import InputError, nearest
 from batchlab.files import read_toml
+from batchlab.metrics.objectives import parse_targets
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy
 from batchlab.settings import Count, LimitSettings, MemorySettings, Table, construct, parameters, place, validate
@@ -150,6 +151,7 @@ def build(
         requests = _written_out(table.workload.requests)
     else:
         clock_unit = (cost or costs.build(table.cost, folder)).unit
+        _check_targets(table.workload, clock_unit)
         requests = columns = table.workload.columns_of(workload_folder or folder, clock_unit)
         reacts = reacts or columns.waits
         own = columns.source()
@@ -172,6 +174,18 @@ def build(
         for p in engines
     }
     return Scenario(name, table.title, runs, {p: keys for p, keys in ignored.items() if keys})
+
+
+def _check_targets(table: WorkloadTable, unit: str) -> None:
+    """What the classes are held to has to be targets. Raises InputError."""
+    generate = table.generate
+    for number, kind in enumerate(() if generate is None else generate.kinds):
+        try:
+            if kind.goodput is not None:
+                parse_targets((kind.goodput,), unit)
+        except InputError as error:
+            own = "" if generate is None or generate.classes is None else f".classes[{number}]"
+            raise InputError(None, f"workload.generate{own}.goodput", error.value, error.expected) from None
 
 
 def _written_out(entries: Sequence[RequestTable]) -> list[Request]:

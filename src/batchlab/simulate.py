@@ -84,7 +84,8 @@ class Run:
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""
         if getattr(self.policy, "counts_ns", False) and self.cost.unit != "ns":
-            raise SettingError("unit", self.cost.unit, f"must be 'ns': {self.engine} has times of its own", "cost")
+            expected = f"must be 'ns': {self.engine} has times of its own"
+            raise SettingError("unit", self.cost.unit, expected, "cost", beside="policy")
         own = getattr(self.policy, "check", None)
         try:
             policies.check_attributes(self.policy, self.engine)

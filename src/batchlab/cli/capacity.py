@@ -41,7 +41,7 @@ RUNS = 10
     "--goodput",
     multiple=True,
     metavar="METRIC:MS ...",
-    help="Targets of each request, for --slo 'attainment>=90%': ttft:500 tpot:50",
+    help="Targets of each request: ttft:500 tpot:50.  [default: those of the classes, else --slo]",
 )
 @scenario_options()
 @click.option(

@@ -29,6 +29,13 @@ class Asked:
     slo: str | None
     goodput: tuple[str, ...]
 
+    @property
+    def each_gap(self) -> bool:
+        """Whether runs have to keep each gap between tokens. Raises InputError."""
+        from batchlab.metrics.objectives import parse
+
+        return self.slo is not None and parse(self.slo).each_gap
+
 
 @dataclass
 class Found:
@@ -48,7 +55,12 @@ class Found:
 @click.option("--output", "-o", type=click.Path(), required=True, metavar="FILE", help="Page to write (HTML).")
 @scenario_options(several=True)
 @click.option("--slo", metavar="OBJECTIVES", help="What must hold: 'ttft:p99<=500ms,itl:p99<=50ms'.")
-@click.option("--goodput", multiple=True, metavar="METRIC:MS ...", help="Count requests that meet all of these.")
+@click.option(
+    "--goodput",
+    multiple=True,
+    metavar="METRIC:MS ...",
+    help="Count requests that meet all of these: ttft:500 tpot:50.  [default: those of a scenario's classes]",
+)
 def report(
     runs: tuple[str, ...],
     output: str,
@@ -128,7 +140,6 @@ def _take(path: str, plan: comparing.Comparison | None, asked: Asked, found: Fou
 def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, found: Found) -> None:
     """One variant of a scenario. One that its policy refuses is left out; one that stalls is told up to there."""
     from batchlab.metrics.answers import goals_of, question
-    from batchlab.metrics.objectives import of_gaps
     from batchlab.report.recording import Recorded, Recorder
 
     goals = goals_of(variant.run.requests)
@@ -141,7 +152,7 @@ def _run(variant: comparing.Variant, plan: comparing.Comparison, asked: Asked, f
     )
     name = one_line(settings or plan.title or plan.name)
     shown = {key: one_line(comparing.said(key, value)) for key, value in facts.items()}
-    recorder = Recorder(found.share, of_gaps(asked.slo))
+    recorder = Recorder(found.share, asked.each_gap)
     recorded = Recorded(name, recorder, {"scenario": plan.name, **shown}, what)
     try:
         with progress(variant.run) as observers:
@@ -172,7 +183,7 @@ def _fail(name: str, reason: str, recorded: Any, found: Found) -> None:
 def _read(path: str, asked: Asked, found: Found) -> None:
     """A trace."""
     from batchlab.metrics.answers import question
-    from batchlab.metrics.objectives import ATTAINMENT, of_gaps, parse
+    from batchlab.metrics.objectives import ATTAINMENT, parse
     from batchlab.report.recording import Recorded, Recorder, read, said_header
 
     if asked.slo is not None and not asked.goodput:
@@ -182,7 +193,7 @@ def _read(path: str, asked: Asked, found: Found) -> None:
                     f"needs --goodput ttft:500 tpot:50: {one_line(path)} is a trace, which has no targets of classes"
                 )
                 raise InputError("--slo", None, objective.text, expected)
-    recorder = Recorder(found.share, of_gaps(asked.slo))
+    recorder = Recorder(found.share, asked.each_gap)
     with ended_bar("reading") as observers:
         read(path, [recorder, *observers])
     header, end = recorder.summary.header, recorder.summary.end

@@ -54,7 +54,7 @@ from batchlab.trace.write import TraceWriter
     "--goodput",
     multiple=True,
     metavar="METRIC:MS ...",
-    help="Count requests that meet all of these, as vLLM does: ttft:500 tpot:50.",
+    help="Count requests that meet all of these, as vLLM does: ttft:500 tpot:50.  [default: those of the classes]",
 )
 @click.option("--window", metavar="FROM..TO", help="Measure requests that arrive then; `steady` finds the time itself.")
 @click.option(
@@ -148,7 +148,7 @@ def _run_one(
     requests_file: str | None,
 ) -> _Seen:
     """Simulate once, writing what is asked for as it goes. Iterations are kept only where the workload is inline."""
-    result = Summary(each_gap=asked.of_gaps, keep_times=asked.chunk is not None)
+    result = Summary(each_gap=asked.each_gap, keep_times=asked.chunk is not None)
     seen = _Seen(result)
     with contextlib.ExitStack() as stack:
         observers: list[Any] = [result]

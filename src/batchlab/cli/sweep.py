@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.console import Console
@@ -19,22 +18,12 @@ from batchlab.cli.scenario_options import Changes, parse_values, scenario_option
 from batchlab.cli.tables import MOST_ROWS, console, percent, say
 from batchlab.compare import said
 from batchlab.errors import InputError, one_line
-from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import sweep as sweeping
+from batchlab.plan.columns import Column, columns_of, meanings
 from batchlab.plan.pool import cores
 from batchlab.plan.trial import REMARKS, Row, Trial, document_of
 from batchlab.scenario import cost_of
 from batchlab.units import NS_IN_MS, counted
-
-TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
-RATES = {
-    "requests": ("request_rate", 3),
-    "output tokens": ("output_token_rate", 1),
-    "preemptions": ("totals.preemptions", 0),
-}
-"""Names of the columns, with the figure and its digits."""
-ATTAINED = "attained."
-IN = "in "
 
 
 @click.command(cls=SeveralWords)
@@ -114,8 +103,7 @@ def say_step_times(trial: Trial, varied: Collection[str]) -> None:
 
 def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
     out = console()
-    columns = _columns(rows[:MOST_ROWS], keys, slo)
-    _print_columns(out, columns, len(keys))
+    _print_columns(out, _columns(rows[:MOST_ROWS], keys, slo), len(keys))
     units = {row["unit"] for row in rows if "unit" in row}
     if len(units) == 1:
         (unit,) = units
@@ -125,11 +113,8 @@ def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
             out,
             f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
         )
-    if any("goodput" in row for row in rows):
-        within = (
-            f"{IN}OBJECTIVE: share of all requests within its bound, of ITL of all gaps; " if slo is not None else ""
-        )
-        say(out, f"{within}goodput: requests within all targets")
+    if meant := meanings(columns_of(rows)):
+        say(out, meant)
     for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:
         settings = ", ".join(f"{key} = {said(key, row[key])}" for key in keys)
         say(out, one_line(f"{settings}: {row['error']}"))
@@ -149,31 +134,25 @@ def _print_columns(out: Console, columns: dict[str, list[str]], keys: int) -> No
 
 
 def _columns(rows: list[Row], keys: list[str], slo: str | None) -> dict[str, list[str]]:
+    shown = columns_of(rows)
     names = [key.removeprefix("engine.").removeprefix("workload.generate.") for key in keys]
-    names = names if len(set(names)) == len(names) and not {*names} & {*TIMES, *RATES} else keys
+    headings = {column.heading for column in shown}
+    names = names if len(set(names)) == len(names) and not headings & {*names} else keys
     columns: dict[str, list[str]] = {
         name: [escape(one_line(said(key, row[key]))) for row in rows] for name, key in zip(names, keys, strict=True)
     }
-    for name, key in TIMES.items():
-        columns[name] = [_number(row.get(key), NS_IN_MS if row.get("unit") == "ns" else 1, 2) for row in rows]
-    units = {row["unit"] for row in rows if "unit" in row}
-    per = f"/{'s' if units == {'ns'} else next(iter(units))}" if len(units) == 1 else ""
-    for name, (key, digits) in RATES.items():
-        columns[name + (per if key.endswith("_rate") else "")] = [_number(row.get(key), 1, digits) for row in rows]
-    for key in dict.fromkeys(key for row in rows for key in row if key.startswith(ATTAINED)):
-        columns[IN + key.removeprefix(ATTAINED)] = [_share(row.get(key)) for row in rows]
-    if any(f"slo.{ATTAINMENT}" in row for row in rows):
-        columns[ATTAINMENT] = [_share(row.get(ATTAINMENT)) for row in rows]
-    if any("goodput" in row for row in rows):
-        columns["goodput"] = [_number(row.get("goodput"), 1, 3) for row in rows]
+    for column in shown:
+        columns[column.heading] = [_cell(column, row) for row in rows]
     if slo is not None:
         columns["met"] = ["failed" if row["error"] else "yes" if row["met"] else "no" for row in rows]
     return columns
 
 
-def _share(value: float | None) -> str:
-    return "-" if value is None else percent(value)
-
-
-def _number(value: Any, scale: int, digits: int) -> str:
-    return "-" if value is None else f"{value / scale:,.{digits}f}"
+def _cell(column: Column, row: Row) -> str:
+    value = row.get(column.name)
+    if value is None:
+        return "-"
+    if column.kind == "share":
+        return percent(value)
+    scale = NS_IN_MS if column.kind == "time" and row.get("unit") == "ns" else 1
+    return f"{value / scale:,.{column.digits}f}"

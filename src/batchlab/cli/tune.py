@@ -21,7 +21,7 @@ from batchlab.errors import one_line
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import tune as tuning
 from batchlab.plan.pool import cores
-from batchlab.plan.recommend import nearest_by, spelled
+from batchlab.plan.recommend import most_of, spelled
 from batchlab.plan.space import range_of
 from batchlab.plan.trial import Row, run_of
 from batchlab.units import NS_IN_MS, counted
@@ -133,9 +133,7 @@ def _say_recommended(asked: tuning.Tuning, found: tuning.Tuned) -> None:
         say(out, f"no combination tried meets {asked.slo} at the load as it is")
     if row is None:
         return
-    said_of = (
-        "recommended" if found.met else f"most {nearest_by(tuning.MAXIMIZED[asked.maximize], row)}, though it misses"
-    )
+    said_of = "recommended" if found.met else f"most {most_of(tuning.MAXIMIZED[asked.maximize], row)}, though it misses"
     say(out, f"{said_of}: {': '.join(filter(None, ('as it is' if row is first else '', str(spelled(asked, found)))))}")
     heading = MAXIMIZED[asked.maximize]
     column = tuning.MAXIMIZED[asked.maximize]

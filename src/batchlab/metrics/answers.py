@@ -51,9 +51,9 @@ class Question:
     targets_of: Mapping[str | None, Targets] = field(default_factory=dict)
 
     @property
-    def of_gaps(self) -> bool:
+    def each_gap(self) -> bool:
         """Whether a summary has to keep each gap: for figures of some of the requests, or to judge a percentile."""
-        return bool(self.window or self.by_group or (self.slo is not None and self.slo.of_gaps()))
+        return bool(self.window or self.by_group or (self.slo is not None and self.slo.each_gap))
 
     def __bool__(self) -> bool:
         return bool(self.slo or self.targets or self.window or self.by_group or self.chunk or self.targets_of)
@@ -78,7 +78,7 @@ def question(
         None if window is None else parse_window(window, unit) or window.strip(),
         by_group,
         chunk,
-        {} if targets else {group: _targets_of(group, text, unit) for group, text in (targets_of or {}).items()},
+        {} if targets else targets_by_group(targets_of or {}, unit),
     )
     if asked.slo is None:
         return asked
@@ -96,12 +96,16 @@ def goals_of(requests: Any) -> Mapping[str | None, str]:
     return {} if origin is None else origin.goodput
 
 
-def _targets_of(group: str | None, text: str, unit: str) -> Targets:
-    try:
-        return parse_targets((text,), unit)
-    except InputError as error:
-        error.file, error.place = None, "goodput" if group is None else f"class {group!r}: goodput"
-        raise
+def targets_by_group(goals: Mapping[str | None, str], unit: str) -> dict[str | None, Targets]:
+    """The same, read for a clock that counts in this unit. Raises InputError, which names the class."""
+    found = {}
+    for group, text in goals.items():
+        try:
+            found[group] = parse_targets((text,), unit)
+        except InputError as error:
+            error.file, error.place = None, "goodput" if group is None else f"class {group!r}: goodput"
+            raise
+    return found
 
 
 def answers(summary: Summary, asked: Question, until: int = 0) -> dict[str, Any]:

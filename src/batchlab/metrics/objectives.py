@@ -71,7 +71,7 @@ class Objective:
 
     @property
     def of_gaps(self) -> bool:
-        """Whether it is about a percentile of all gaps, which a summary knows exactly only if it keeps each of them."""
+        """Whether it is about a percentile of all gaps, of which a summary otherwise knows only about where it is."""
         return self.metric == "itl" and self.beyond is not None
 
     def met_by(self, value: float | None) -> bool:
@@ -93,8 +93,9 @@ class Objectives:
         named = (PERCENTILE.fullmatch(objective.statistic) for objective in self.objectives)
         return tuple(sorted({Fraction(found[1]) for found in named if found}))
 
-    def of_gaps(self) -> bool:
-        """Whether any is about a percentile of all gaps."""
+    @property
+    def each_gap(self) -> bool:
+        """Whether a summary has to keep each gap to judge them: for a percentile of all gaps."""
         return any(objective.of_gaps for objective in self.objectives)
 
     def check_unit(self, unit: str) -> None:
@@ -150,11 +151,6 @@ def parse(text: str) -> Objectives:
         if figures.count(figure) > 1:
             raise InputError("--slo", None, text, f"has {figure} twice")
     return Objectives(objectives)
-
-
-def of_gaps(slo: str | None) -> bool:
-    """Whether objectives, as text, need a summary that keeps each gap. Raises InputError."""
-    return slo is not None and parse(slo).of_gaps()
 
 
 def _objective(part: str, text: str) -> Objective:

@@ -91,6 +91,6 @@ def _as_it_would_be(about: Mapping[str, Any], settings: Mapping[str, Any], named
     return found
 
 
-def nearest_by(column: str, row: Mapping[str, Any]) -> str:
+def most_of(column: str, row: Mapping[str, Any]) -> str:
     """What the singled out row has most of where none meets the objectives. column: what is maximised."""
     return "capacity" if column == "capacity" and row.get("capacity") else "requests within all targets"

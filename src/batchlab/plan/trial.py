@@ -9,9 +9,9 @@ from typing import Any
 
 from batchlab.clients.columns import Columns
 from batchlab.core.tally import RESULTS
-from batchlab.errors import BatchlabError, InputError
+from batchlab.errors import BatchlabError, InputError, SettingError
 from batchlab.files import read_toml
-from batchlab.metrics.answers import goals_of, question
+from batchlab.metrics.answers import goals_of, targets_by_group
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
 from batchlab.metrics.objectives import (
@@ -21,7 +21,6 @@ from batchlab.metrics.objectives import (
     good_in_groups,
     goodput,
     goodput_of,
-    of_gaps,
     parse,
 )
 from batchlab.plan import attained
@@ -71,7 +70,7 @@ def parse_slo(text: str, goodput: Collection[Any] = ()) -> Objectives:
 
 def summary_for(slo: str | None) -> Summary:
     """A summary that knows exactly what these objectives are about."""
-    return Summary(each_gap=of_gaps(slo))
+    return Summary(each_gap=slo is not None and parse(slo).each_gap)
 
 
 def percentiles_for(slo: str | None) -> list[Fraction]:
@@ -101,7 +100,7 @@ def judge(summary: Summary, trial: Trial, goals: Mapping[str | None, str]) -> Ju
     assert summary.header is not None, "the run has not begun"
     unit, arrival = summary.header.clock["unit"], summary.column("arrival")
     objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput or goals).objectives
-    targets_of = question(unit, None, trial.goodput, None, targets_of=goals).targets_of
+    targets_of = {} if trial.goodput else targets_by_group(goals, unit)
     targets = attained.targets_of(objectives, trial.goodput, unit)
     good = goodput(summary.tally, arrival, targets, unit) if targets else None
     if targets_of:
@@ -133,7 +132,8 @@ def named(error: InputError, options: Mapping[str, str]) -> InputError:
     option, _, place = (error.file or "").partition(" ")
     for key, given_by in options.items():
         if option == "--set" and _is_within(place, key):
-            return InputError(f"{given_by} {place}", error.place, error.value, error.expected)
+            error.file = f"{given_by} {place}"
+            break
     return error
 
 
@@ -146,7 +146,7 @@ def refuse_bad_values(trial: Trial, values: Grid) -> None:
         for value in some:
             if _is_about(_error_of(trial.with_settings({key: value})), trial, key):
                 _refuse_everywhere(trial, values, key, value)
-            if value != value:  # NaN, which only the policy's own check would refuse
+            if value != value:  # NaN, of which a policy of one's own may say nothing
                 raise InputError(f"{trial.options.get(key, '--set')} {key}", None, value, "must be a number")
 
 
@@ -166,12 +166,14 @@ def _refuse_everywhere(trial: Trial, values: Grid, key: str, value: Any) -> None
 def _errors_in(trial: Trial, grid: Grid) -> Iterator[InputError | None]:
     """What is wrong with each combination; of very many with those in which one value is not its key's first, which
     finds what one other value decides, and with some of the rest."""
+    looked_at: list[dict[str, Any]] = []
     if size_of(grid) > MOST_TRIED:
         first = {key: some[0] for key, some in grid.items()}
-        yield _error_of(trial.with_settings(first))
-        for key, some in grid.items():
-            yield from (_error_of(trial.with_settings({**first, key: value})) for value in some[1:])
-    yield from (_error_of(trial.with_settings(settings)) for settings in combinations(grid, MOST_TRIED))
+        looked_at = [first, *({**first, key: value} for key, some in grid.items() for value in some[1:])]
+        yield from (_error_of(trial.with_settings(settings)) for settings in looked_at)
+    seen = {repr(settings) for settings in looked_at}
+    rest = (settings for settings in combinations(grid, MOST_TRIED) if repr(settings) not in seen)
+    yield from (_error_of(trial.with_settings(settings)) for settings in rest)
 
 
 def refuse_shared(trial: Trial, values: Grid) -> None:
@@ -183,7 +185,9 @@ def refuse_shared(trial: Trial, values: Grid) -> None:
 
 
 def _is_about(error: InputError | None, trial: Trial, key: str) -> bool:
-    """Whether it is this key's value that is wrong."""
+    """Whether it is this key's value that is wrong, and not only beside another's."""
+    if isinstance(error, SettingError) and error.beside is not None:
+        return False
     option, _, place = ("" if error is None else error.file or "").partition(" ")
     return option == trial.options.get(key, "--set") and _is_within(place, key)
 
@@ -193,14 +197,16 @@ def _is_within(place: str, key: str) -> bool:
 
 
 def _error_of(trial: Trial) -> InputError | None:
-    """What is wrong with a run before a policy is asked whether its settings go together."""
+    """What is wrong with a run, as far as the scenario and its policies' checks say it."""
     overrides = dict(trial.overrides)
     policy = overrides.pop(POLICY, None)
     try:
         _find_policy(policy, trial.options)
-        load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload, check=False)
+        load(trial.scenario, overrides, () if policy is None else (policy,), trial.workload)
     except InputError as error:
         return named(error, trial.options)
+    except BatchlabError:  # a policy of one's own, whose rows will say what is wrong with it
+        return None
     return None
 
 

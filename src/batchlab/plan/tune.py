@@ -108,7 +108,7 @@ class Tuned:
     After those come the recommended settings with each of their changes taken back, as far as that had not run. Each
     row has `pareto`: nothing else is at least as good everywhere and better somewhere; and `recommended`, which at most
     one is: of those that meet the objectives the one with the most of what is maximised. Where none meets them at the
-    load as it is, the nearest: with the most capacity, or else with the most requests within all targets.
+    load as it is, one that misses: with the most capacity, or else with the most requests within all targets.
     """
 
     rows: list[Row]
@@ -303,7 +303,7 @@ def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: st
         row["pareto"] = _values(row, axes) is not None and not better
         row["recommended"] = False
 
-    def nearest(number: int) -> tuple[Any, ...]:
+    def most(number: int) -> tuple[Any, ...]:
         reached = costs[number][0] if maximize == "capacity" else 0
         return reached, -(rows[number]["attainment"] or 0), costs[number], changes[number]
 
@@ -313,7 +313,7 @@ def _mark(rows: Sequence[Row], axes: Sequence[Axis], own: Settings, maximize: st
         best = min(meeting, key=lambda number: (costs[number][0], changes[number], costs[number]))
         rows[best]["recommended"] = True
     elif front:
-        rows[min(front, key=nearest)]["recommended"] = True
+        rows[min(front, key=most)]["recommended"] = True
 
 
 def _plainer(rows: Sequence[Row], own: Settings) -> list[Settings]:

@@ -20,7 +20,7 @@ def require_budget(limits: Limits, name: str = "max_num_batched_tokens", because
     if seats is None or budget is None:
         raise SettingError("max_num_seqs" if seats is None else name, None, "must be given, an integer of at least 1")
     if budget < seats:
-        raise SettingError(name, budget, f"must be at least max_num_seqs = {seats}{because}")
+        raise SettingError(name, budget, f"must be at least max_num_seqs = {seats}{because}", beside="max_num_seqs")
 
 
 def exhausted(batch: Batch) -> str:

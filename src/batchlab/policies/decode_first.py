@@ -45,7 +45,8 @@ class DecodeFirst(Policy):
             missing = "max_num_seqs" if seats is None else "max_num_batched_tokens"
             raise SettingError(missing, None, "decode-first needs it, an integer of at least 1")
         if seats > budget:
-            raise SettingError("max_num_seqs", seats, f"must not exceed max_num_batched_tokens = {budget}")
+            expected = f"must not exceed max_num_batched_tokens = {budget}"
+            raise SettingError("max_num_seqs", seats, expected, beside="max_num_batched_tokens")
         if self.prefill_chunk < 1:
             raise SettingError("prefill_chunk", self.prefill_chunk, "must be at least 1")
 

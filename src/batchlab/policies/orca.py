@@ -55,7 +55,8 @@ class Orca(Policy):
         if self.n_workers > 64:
             raise SettingError("n_workers", self.n_workers, "must be at most 64")
         if limits.num_gpu_blocks is not None and limits.block_size != 1:
-            raise SettingError("block_size", limits.block_size, "must be 1: Orca counts memory in slots of one token")
+            expected = "must be 1: Orca counts memory in slots of one token"
+            raise SettingError("block_size", limits.block_size, expected, beside="num_gpu_blocks")
 
     def on_arrival(self, seq: Sequence, view: View, batch: Batch) -> None:
         """Rule 7."""

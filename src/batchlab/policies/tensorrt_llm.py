@@ -107,7 +107,8 @@ class TensorRtLlm(Policy):
         unit = unit or limits.block_size
         if self.enable_chunked_context and budget is not None and unit > budget:
             name = "tokens_per_block" if self.chunk_unit_size is None else "chunk_unit_size"
-            raise SettingError(name, unit, f"must be at most max_num_tokens = {budget}: a chunk is whole units")
+            expected = f"must be at most max_num_tokens = {budget}: a chunk is whole units"
+            raise SettingError(name, unit, expected, beside="max_num_tokens")
 
     def on_arrival(self, seq: Sequence, view: View, batch: Batch) -> None:
         """Reject what can never run."""

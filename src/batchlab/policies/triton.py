@@ -109,10 +109,11 @@ class Triton(Policy):
             raise SettingError("priority_levels", levels, "must be at least 0")
         if not min(levels, 1) <= default <= levels:
             expected = f"must be a level, 1 to {levels}" if levels else "must be 0 where there are no levels"
-            raise SettingError("default_priority_level", default, expected)
+            raise SettingError("default_priority_level", default, expected, beside="priority_levels")
         for level in self._policies:
             if level > levels:
-                raise SettingError("priority_queue_policy", level, f"must be for levels from 1 to {levels}")
+                expected = f"must be for levels from 1 to {levels}"
+                raise SettingError("priority_queue_policy", level, expected, beside="priority_levels")
 
     def on_arrival(self, seq: Sequence, view: View, batch: Batch) -> None:
         """Rule 3."""
@@ -223,6 +224,8 @@ def check_window(most: int | None, preferred: list[int] | None, delay: int) -> N
         raise SettingError("max_batch_size", None, "must be given, an integer of at least 1")
     for size in preferred or ():
         if not 1 <= size <= most:
-            raise SettingError("preferred_batch_size", size, f"must be from 1 to max_batch_size = {most}")
+            expected = f"must be from 1 to max_batch_size = {most}"
+            beside = None if size < 1 else "max_batch_size"
+            raise SettingError("preferred_batch_size", size, expected, beside=beside)
     if delay < 0:
         raise SettingError("max_queue_delay_microseconds", delay, "must be at least 0")

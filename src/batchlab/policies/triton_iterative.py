@@ -84,7 +84,8 @@ class TritonIterative(Policy):
         if not 0 <= self.minimum_slot_utilization <= 1:
             raise SettingError("minimum_slot_utilization", self.minimum_slot_utilization, "must be from 0 to 1")
         if not direct and (candidates is None or candidates < 1):
-            raise SettingError("max_candidate_sequences", candidates, "must be given for oldest, at least 1")
+            expected = "must be given for oldest, at least 1"
+            raise SettingError("max_candidate_sequences", candidates, expected, beside="strategy")
         given = {
             "max_candidate_sequences": direct and candidates is not None,
             "preferred_batch_size": direct and self.preferred_batch_size is not None,
@@ -92,7 +93,8 @@ class TritonIterative(Policy):
         }
         for name, wrong in given.items():
             if wrong:
-                raise SettingError(name, getattr(self, name), f"is no setting of strategy {self.strategy!r}")
+                expected = f"is no setting of strategy {self.strategy!r}"
+                raise SettingError(name, getattr(self, name), expected, beside="strategy")
         self._begin()
 
     def plan(self, view: View, batch: Batch) -> str | Wait | None:

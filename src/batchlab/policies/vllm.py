@@ -271,6 +271,7 @@ class Vllm(Walk, Policy):
                 longest,
                 f"one request must fit into the KV cache: {blocks} usable blocks of {limits.block_size} hold "
                 f"{blocks * limits.block_size} tokens",
+                beside="num_gpu_blocks",
             )
 
     def on_arrival(self, seq: Sequence, view: View, batch: Batch) -> None:

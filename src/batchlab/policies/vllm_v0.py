@@ -57,7 +57,7 @@ class VllmV0(Policy):
         budget, longest = limits.max_num_batched_tokens, limits.max_model_len
         if budget is not None and longest is not None and budget < longest:
             expected = f"must be at least max_model_len = {longest}: prompts are not cut into chunks"
-            raise SettingError("max_num_batched_tokens", budget, expected)
+            raise SettingError("max_num_batched_tokens", budget, expected, beside="max_model_len")
         if not 0 <= self.watermark < 1:
             raise SettingError("watermark", self.watermark, "must be a fraction, at least 0 and below 1")
 

@@ -7,14 +7,15 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from batchlab import policies
 from batchlab.compare import endings, said
 from batchlab.errors import InputError, one_line
 from batchlab.files import ODD, unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
-from batchlab.plan.recommend import nearest_by
+from batchlab.plan.columns import Column, columns_of, meanings
+from batchlab.plan.recommend import most_of
 from batchlab.report import words
 from batchlab.report.cells import RATE, is_number, number_of, refuse_odd_cells, switch_of
 from batchlab.trace.read import NotStrictJson, parse_json
@@ -23,6 +24,7 @@ from batchlab.units import counted
 LATENCIES = ("ttft.p99", "itl.p99")
 GAIN = "output_token_rate"
 MOST_ROWS = 20_000
+MOST_LISTED = 40
 TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
 OWN = ("objectives", "axes", "slo", "varied", "flags", "command", "met", "caveats")
@@ -61,7 +63,8 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     rows = table.to_pylist()
     axes = _axes(path, about)
     columns = [axis["column"] for axis in axes]
-    refuse_odd_cells(path, rows, columns)
+    shown = columns_of(rows)
+    refuse_odd_cells(path, rows, [*columns, *(column.name for column in shown)])
     good = [row for row in rows if row["error"] is None and all(row.get(name) is not None for name in columns)]
     unit = _unit(good)
     rate_key = next((key for key in keys if key.rpartition(".")[2] == RATE), None)
@@ -71,6 +74,9 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         front([row[axis["column"]] * (-1 if axis["more"] else 1) for row in good], [row[columns[0]] for row in good])
         for axis in axes[1:]
     ]
+    listed = _listed(good, fronts, rows[0] if "axes" in about and rows else None)
+    if "axes" in about:
+        shown = _traded(axes, unit)
     return {
         "name": Path(path).name,
         "tuned": "axes" in about,
@@ -81,7 +87,10 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "failed": [f"{_settings(row, keys)}: {one_line(row['error'])}" for row in rows if row["error"] is not None],
         "rows": [_point(row, keys, columns, row is rows[0] and "axes" in about) for row in good],
         "fronts": fronts,
-        "listed": _listed(good, fronts, rows[0] if "axes" in about and rows else None),
+        "listed": listed,
+        "columns": [(column.heading, column.kind) for column in shown],
+        "cells": [[good[place].get(column.name) for column in shown] for place in listed[:MOST_LISTED]],
+        "meanings": "" if "axes" in about else meanings(shown),
         "attained": [] if rate_key is None else _attained_by_series(good, keys, rate_key, objectives),
         "advice": _advice(rows, axes[0]["column"], about) if "axes" in about else None,
         "about": _about(stated),
@@ -103,7 +112,7 @@ def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str
         "change": change.replace("-", "−"),
         "own": row is rows[0],
         "met": bool(row.get("met")),
-        "nearest_by": nearest_by(column, row),
+        "most": most_of(column, row),
         "flags": next(
             (one_line(about[key]) for key in ("command", "flags") if about.get(key) not in (None, "null")), ""
         ),
@@ -143,6 +152,15 @@ def _label(column: str, unit: str) -> str:
     return f"{rates[column]} per {per}" if column in rates else words.figure(column.removeprefix("slo."))
 
 
+def _traded(axes: Sequence[Mapping[str, Any]], unit: str) -> list[Column]:
+    """What a tuning's table shows of each run: first what one wants more of, then what it costs."""
+    kinds: list[Literal["rate", "share", "time"]] = [
+        "rate" if place == 0 else "share" if axis["more"] else "time" for place, axis in enumerate(axes)
+    ]
+    found = [Column(_label(axis["column"], unit), axis["column"], kind) for axis, kind in zip(axes, kinds, strict=True)]
+    return [*found, Column("Preemptions", "totals.preemptions", "count")]
+
+
 def _unit(rows: Sequence[dict[str, Any]]) -> str:
     units = {row["unit"] for row in rows}
     return units.pop() if len(units) == 1 else "the clock's unit"
@@ -151,16 +169,15 @@ def _unit(rows: Sequence[dict[str, Any]]) -> str:
 def _point(row: dict[str, Any], keys: Mapping[str, str], columns: Sequence[str], first: bool) -> dict[str, Any]:
     return {
         "settings": _settings(row, keys),
-        "mark": "as it is" if first else _best(row) if row.get("recommended") else "",
+        "mark": "as it is" if first else _best(row, columns[0]) if row.get("recommended") else "",
         "met": row.get("met"),
         "values": [row[name] for name in columns],
-        "preemptions": row["totals.preemptions"],
     }
 
 
-def _best(row: Mapping[str, Any]) -> str:
+def _best(row: Mapping[str, Any], column: str) -> str:
     """What the one of a tuning is that is singled out: recommended, if it meets the objectives."""
-    return "recommended" if row.get("met") else "nearest"
+    return "recommended" if row.get("met") else f"most {most_of(column, row)}"
 
 
 def _listed(rows: Sequence[dict[str, Any]], fronts: Sequence[Sequence[int]], own: Any) -> list[int]:

@@ -663,7 +663,8 @@ function fronts(sweep, number) {
     const traces = [{ type: "scatter", mode: "lines+markers", x: on.map(at), y: on.map((row) => row.values[0]), line: { color: colour("run0"), width: 2, shape: "hv" }, marker: { symbol: "circle-open", size: 15, color: colour("run0"), line: { width: 2 } }, name: "Pareto front", hoverinfo: "skip" }];
     if (sweep.slo) traces.push(some(sweep.rows.filter((row) => row.met), "objectives met", "circle", "run2"), some(sweep.rows.filter((row) => !row.met), "missed", "x", "run1"));
     else traces.push(some(sweep.rows, "runs", "circle", "run2"));
-    for (const [mark, symbol] of [["as it is", "square-open"], ["recommended", "star-open"], ["nearest", "star-open"]]) {
+    for (const mark of [...new Set(sweep.rows.map((row) => row.mark).filter(Boolean))]) {
+      const symbol = mark === "as it is" ? "square-open" : "star-open";
       const marked = sweep.rows.filter((row) => row.mark === mark);
       if (marked.length) traces.push(some(marked, mark, symbol, "ink", symbol === "star-open" ? 18 : 14, 1.5));
     }
