@@ -199,11 +199,11 @@ def test_a_figure_that_falls_to_nothing_is_shorter_by_all_of_it():
 
 def test_each_run_is_loaded_once(tmp_path, monkeypatch):
     """More KV blocks than the GPU has room for: both values' notes are told, from the runs that were measured."""
-    checked = []
+    loaded = []
 
-    def loading(*arguments, check=True):
-        checked.append(check)
-        return load(*arguments, check=check)
+    def loading(*arguments, **how):
+        loaded.append(arguments)
+        return load(*arguments, **how)
 
     monkeypatch.setattr("batchlab.plan.trial.load", loading)
     example = str(Path(__file__).parents[1] / "examples" / "capacity-conversation.toml")
@@ -213,7 +213,7 @@ def test_each_run_is_loaded_once(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     notes = [line for line in result.stderr.splitlines() if "num_gpu_blocks = 90,000, but only" in line]
     assert ["of 16 tokens fit" in notes[0], "of 32 tokens fit" in notes[1], len(notes)] == [True, True, 2]
-    assert checked.count(True) == 6  # three loads at two values
+    assert len(loaded) == 2 + 3 * 2  # both values are looked at first, then three loads at each
 
 
 def test_chunks_are_the_cause_only_of_settings_that_change_them():
