@@ -159,7 +159,7 @@ def token_budget(target: Path) -> None:
     overrides = {
         "engine.enable_prefix_caching": True,  # what --from-command makes of it
         "engine.async_scheduling": True,
-        "workload.generate.num_prompts": 1000,
+        "workload.generate.num_prompts": 2000,
     }
     scenario = str(ROOT / "examples" / "capacity-conversation.toml")
     space = {"engine.max_num_batched_tokens": budgets}

@@ -1,5 +1,6 @@
 """Capacity: where closed forms say it is, met at the answer and missed just above, monotone in the objective."""
 
+import csv
 import io
 import itertools
 import json
@@ -20,7 +21,7 @@ from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import parse
 from batchlab.plan.binding import binding
-from batchlab.plan.capacity import few, find, rate_of, refuse_count
+from batchlab.plan.capacity import few, find, of_one_load, refuse_count
 from batchlab.plan.probe import probe
 from batchlab.plan.search import FARTHEST, STEPS, edge, lattice
 from batchlab.plan.trial import Trial
@@ -133,7 +134,10 @@ def test_met_at_the_answer_and_missed_just_above_on_the_same_seeds(write, rates_
 def test_a_looser_objective_never_gives_less(write):
     scenario = write(ENGINE.replace("seqs = 1", "seqs = 3") + RANDOM)
     rates = [
-        [rate_of(Trial(scenario, {"workload.generate.seed": seed}, slo=f"ttft:p95<={bound}ms")) for seed in (0, 1)]
+        [
+            of_one_load(Trial(scenario, {"workload.generate.seed": seed}, slo=f"ttft:p95<={bound}ms")).rate
+            for seed in (0, 1)
+        ]
         for bound in (11, 20, 60, 200, 1000)
     ]
     for tight, loose in itertools.pairwise(rates):
@@ -254,6 +258,30 @@ def test_a_load_has_to_be_long_beside_its_sessions(write, rates_alone):
             assert at.lasts == 2 * gap + within and at.span >= 99_000_000_000
             caveats = replace(found, answer=replace(found.answer, met=at)).caveats
             assert ("the load lasts less than 20 times as long as a session" in str(caveats)) is not steady
+
+
+def test_a_change_that_a_short_load_decides_is_called_uncertain(tmp_path):
+    """As `run` has it: so many seconds from the first request to the last, and so many for one in the mean."""
+    example = str(Path(__file__).parents[1] / "examples" / "capacity-conversation.toml")
+    command = ["capacity", example, "--requests=400", "--seeds=1", "--slo=ttft:p90<=500ms,itl:p99<=50ms", "--jobs=1"]
+    found = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)
+    changes = found["changes"]
+    for change in changes[:-1]:  # the last is of no setting
+        own = [f"--set={change['name']}={change['after']}", f"--set=workload.generate.request_rate={change['rate']}"]
+        more = ["--set=workload.generate.num_prompts=400", f"--requests={tmp_path / 'requests.csv'}"]
+        assert CliRunner().invoke(cli, ["run", example, *own, *more]).exit_code == 0
+        with open(tmp_path / "requests.csv") as file:
+            rows = [(int(row["arrival"]), int(row["e2el"])) for row in csv.DictReader(file)]
+        arrivals, lasts = [arrival for arrival, _ in rows], sum(took for _, took in rows) / len(rows)
+        assert change["short"] is (max(arrivals) - min(arrivals) < 20 * lasts)
+    short = sum(change["short"] for change in changes)
+    assert 0 < short < len(changes)
+    caveat = (
+        f"with {short} of the {len(changes)} changes the load lasts less than 20 times as long as a request: "
+        "not steady; give more requests"
+    )
+    assert (found["caveats"], found["caveats_of_changes"]) == ([], [caveat])
+    assert f"uncertain: {caveat}" in CliRunner().invoke(cli, command).stdout.splitlines()
 
 
 def test_who_shares_a_prefix_has_no_session(write, rates_alone):

@@ -205,6 +205,27 @@ def test_capacity_is_what_capacity_finds(scenario, monkeypatch):
         assert row["capacity"] == find(trial, 1, 1).answer.rate
 
 
+def test_a_capacity_that_a_short_load_gives_is_called_uncertain(scenario, monkeypatch):
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])
+    said = "the load lasts less than 20 times as long as a request: not steady; give more requests"
+    space = {"engine.max_num_batched_tokens": [32, 256]}
+    seen = []
+    for count in (150, 1000):
+        load = {"workload.generate.num_prompts": count}
+        asked = tuning_of(scenario, space=space, maximize="capacity", overrides=load)
+        found = tuning.run(asked, None, 1)
+        short = []
+        for row in found.rows:
+            trial = Trial(scenario, {**load, **{key: row[key] for key in space}}, slo=SLO)
+            assert row["capacity_short"] is (said in find(trial, 1, 1).caveats)
+            short += [row["capacity"]] if row["capacity_short"] and (row["pareto"] or row is found.rows[0]) else []
+        caveats = [text for text in tuning.caveats(asked, found) if said in text]
+        named = ", ".join(f"{rate:,.4g}" for rate in sorted(short, reverse=True))
+        assert caveats == ([f"at a capacity of {named} {said}"] if short else [])
+        seen.append(bool(short))
+    assert seen == [True, False]
+
+
 @pytest.mark.parametrize("options", [[], ["--set=engine.async_scheduling=true"], ["--set=engine.block_size=32"]])
 def test_the_flags_read_back_give_the_same_run(scenario, options):
     def command(*arguments):

@@ -131,6 +131,8 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     out.print()
     changes = _changes(found, f"{found.of}/{per}")
     print_folded(out, changes, tuple(changes)[1:5])
+    for caveat in found.caveats_of_changes:
+        say(out, f"uncertain: {caveat}")
     say(out, f"binds: {binding(answer, found.changes)}")
 
 

@@ -42,7 +42,8 @@ class Change:
 
     rate: 0 where nothing meets, None where the engine cannot be run so. missed: where nothing meets, the run at the
     lowest rate. excess: how many times its bound the worst objective takes there, None where that is not what it
-    misses. The last change is none of a limit: every step takes half its time.
+    misses. short: whether the load is too short for that rate. The last change is none of a limit: every step takes
+    half its time.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Change:
     rate: float | None
     missed: Probe | None = None
     excess: float | None = None
+    short: bool = False
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _as_it_is(answer: Found) -> Change:
 def _given(name: str, before: int | None, after: int | None, found: Found) -> Change:
     """A change and what it gives."""
     if found.met is not None or found.missed is None:
-        return Change(name, before, after, found.rate)
+        return Change(name, before, after, found.rate, short=found.met is not None and found.met.short)
     values, trial = found.missed.values, found.sample.trial
     if not values or not set(found.missed.missed) <= set(values):
         return Change(name, before, after, found.rate, found.missed)

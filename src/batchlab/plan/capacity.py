@@ -17,7 +17,7 @@ from batchlab.metrics.answers import goals_of
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan import binding, pool
 from batchlab.plan.binding import Change, Told
-from batchlab.plan.probe import SCALED, Sample
+from batchlab.plan.probe import SCALED, SHORT, Sample
 from batchlab.plan.search import Found, search
 from batchlab.plan.table import described
 from batchlab.plan.trial import Trial, document_of, load_of, parse_slo, run_of, settings_of
@@ -31,8 +31,6 @@ PARTS = 4
 What is quartered is the time in which requests come, of sessions their first turns."""
 FEW = 10
 """A percentile is chance where fewer requests than these are beyond it."""
-SHORT = 20
-"""A load that lasts less than so many times its requests, or its sessions, is all beginning and end."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,23 @@ class Capacity:
         found = []
         if at is not None and at.requests:
             found = few(parse(self.slo).objectives, at.requests)
-        if self.answer.met is not None and self.answer.met.span < SHORT * self.answer.met.lasts:
-            sessions = self.run.requests.sessions if isinstance(self.run.requests, Columns) else None
-            # Requests that only share the beginning of a prompt have sessions too, of one turn each.
-            one = "session" if sessions is not None and (sessions.previous >= 0).any() else "request"
-            found.append(f"the load lasts less than {SHORT} times as long as a {one}: not steady; give more requests")
+        if self.answer.met is not None and self.answer.met.short:
+            found.append(too_short(self.run))
         return found
+
+    @property
+    def caveats_of_changes(self) -> list[str]:
+        """The same of the capacities that changes have."""
+        short = sum(change.short for change in self.changes)
+        return [f"with {short} of the {len(self.changes)} changes {too_short(self.run)}"] if short else []
+
+
+def too_short(run: Run) -> str:
+    """That a load is over before its rate can show itself, in words."""
+    sessions = run.requests.sessions if isinstance(run.requests, Columns) else None
+    # Requests that only share the beginning of a prompt have sessions too, of one turn each.
+    one = "session" if sessions is not None and (sessions.previous >= 0).any() else "request"
+    return f"the load lasts less than {SHORT} times as long as a {one}: not steady; give more requests"
 
 
 def few(objectives: Iterable[Objective], requests: int) -> list[str]:
@@ -104,12 +113,9 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     return Capacity(run, trial.slo or "", "sessions" if sessions else "requests", ordered, answer, changes)
 
 
-def rate_of(trial: Trial) -> float:
-    """The capacity on one load alone, the scenario's own seed or the whole trace; 0 where nothing meets.
-
-    Raises InputError.
-    """
-    return search(_samples(trial, 1, parts=0)[1][0]).rate
+def of_one_load(trial: Trial) -> Found:
+    """The capacity on one load alone, the scenario's own seed or the whole trace. Raises InputError."""
+    return search(_samples(trial, 1, parts=0)[1][0])
 
 
 def check_rate(trial: Trial) -> None:
@@ -238,6 +244,7 @@ def document(found: Capacity, trial: Trial, cost: dict[str, Any] | None) -> dict
         "interval": None if met is None else found.interval,
         "answer": found.answer.sample.name,
         "caveats": found.caveats,
+        "caveats_of_changes": found.caveats_of_changes,
         "binds": binding.binding(found.answer, found.changes),
         "cost": cost,
         "samples": samples,

@@ -22,6 +22,8 @@ from batchlab.units import NS_IN_S
 
 GROWTH = 0.02
 """A queue grows where the wait of those who arrive later is longer by more than this share of the time in between."""
+SHORT = 20
+"""A load that lasts less than so many times its requests, or its sessions, is all beginning and end."""
 LOST = 0.01
 """Of all requests this share at most may be rejected, failed or otherwise not completed."""
 GENERATED = "workload.generate.request_rate"
@@ -85,6 +87,11 @@ class Probe:
     goodput: float | None = None
     attainment: float | None = None
     remarks: list[str] = field(default_factory=list)
+
+    @property
+    def short(self) -> bool:
+        """Whether the load is too short for its rate to be one that lasts."""
+        return self.span < SHORT * self.lasts
 
 
 class Faster:

@@ -18,7 +18,7 @@ from batchlab.errors import InputError
 from batchlab.metrics.answers import goals_of
 from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.plan import pool
-from batchlab.plan.capacity import check_rate, few, rate_of
+from batchlab.plan.capacity import check_rate, few, of_one_load, too_short
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.propose import Proposer, Settings
 from batchlab.plan.recommend import spelled
@@ -41,6 +41,10 @@ from batchlab.simulate import Run
 
 BATCH = 8
 MOST_TRIALS = 10_000
+SHORT = "capacity_short"
+"""Column: whether the load is too short for the capacity that was found to be one that lasts."""
+NAMED = 4
+"""Capacities that a caveat names."""
 MAXIMIZED = {"capacity": "capacity", "throughput": "output_token_rate", "goodput": "goodput"}
 """What may be maximised -> its column. Capacity is searched for each combination, on the scenario's load."""
 
@@ -201,7 +205,13 @@ def caveats(asked: Tuning, found: Tuned) -> list[str]:
     if row is None:
         return []
     requests = sum(value for key, value in row.items() if key.startswith("results."))
-    return few(parse(asked.slo).objectives, requests)
+    said = few(parse(asked.slo).objectives, requests)
+    shown = [one["capacity"] for one in found.rows if one.get(SHORT) and (one["pareto"] or one is found.rows[0])]
+    short = [f"{rate:,.4g}" for rate in sorted(shown, reverse=True)]
+    if short:
+        more = f" and {len(short) - NAMED:,} more" if len(short) > NAMED else ""
+        said.append(f"at a capacity of {', '.join(short[:NAMED])}{more} {too_short(run_of(asked.trial({})))}")
+    return said
 
 
 def about(tuning: Tuning, found: Tuned) -> dict[str, Any]:
@@ -260,7 +270,8 @@ def _row(job: tuple[int, Trial, str]) -> Row:
     _, trial, maximize = job
     row = row_of(trial)
     if maximize == "capacity" and row["error"] is None:
-        row["capacity"] = rate_of(trial)
+        capacity = of_one_load(trial)
+        row |= {"capacity": capacity.rate, SHORT: capacity.met is not None and capacity.met.short}
     found: Row = json.loads(json.dumps(row))  # as the journal will give it back
     return found
 

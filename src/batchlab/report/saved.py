@@ -321,7 +321,8 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError("a name is no text")
     answer = next(one for one in samples if one["sample"] == document["answer"])
     met, cost = answer["met"], document.get("cost")
-    own = (*EXPECTED, "cost", "objectives", "rates_per", "caveats")
+    caveats = ("caveats", "caveats_of_changes")
+    own = (*EXPECTED, *caveats, "cost", "objectives", "rates_per")
     told = {KNOWN.get(key, key): value for key, value in document.items() if key not in own}
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
@@ -331,7 +332,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
         "changes": changes,
         "load": met and {name: number_of(met[name]) for name in LOAD},
         "cost": cost and {name: number_of(cost[name]) for name in (*PRICES, "gpu_price", "gpus")},
-        "notes": [one_line(str(text)) for text in document.get("caveats") or ()],
+        "notes": [one_line(str(text)) for name in caveats for text in document.get(name) or ()],
         "attained": _tried(answer, document["slo"]),
         "about": _about(told),
         "facts": _facts(_usable(told)),
