@@ -325,6 +325,7 @@ def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret
         ("--config <(echo 'api-key: S3')", "--config '***'"),
         ("--x <<< S3", "--x <<< '***'"),
         ("--use-auth-token S3", "--use-auth-token '***'"),
+        ("--x 'm --api-key S3 --port 1 --hf-token \"S 3\"'", "--x 'm --api-key *** --port 1 --hf-token ***'"),
         ("--hf-token S3 N", "--hf-token '***' N"),
         ("--x 'max_tokens=5,api_key=S3,n=1'", "--x max_tokens='5,api_key=***,n=1'"),
         *(
@@ -340,7 +341,7 @@ def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret
                 "--speculative-token-tree '[(0,),(0,0)]'",
                 """--x '{"speculative_token_tree":[[0]],"eos_token_id":[1,2],"tokens_only":1,"image_token":"<i>"}'""",
                 """--x '{"name":"HF_TOKEN","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}'""",
-                "--x 'max_tokens=5,temperature=0'",
+                "--x 'max_tokens=5,temperature=0' --y 'a token of --max-num-batched-tokens 5'",
                 "--api-key $(cat ~/key) --hf-token ${T} --to http://h:80/a@b",
                 '--api-key $(<key) --api-key "`cat key`" --session-timeout 30',
                 "--hf_overrides=a --x r/vllm:v1@sha256:ab --x hf_internal-testing/m",

@@ -36,10 +36,12 @@ FOLDERS = ("PWD", "OLDPWD")
 SEVERAL = re.compile("--api[-_]key|.*s")
 """Flags that take more than one word."""
 FLAG = re.compile("--?[A-Za-z]")
-NAMED = re.compile(r"(?<![\w.$-])(?<!\$\{)(?P<name>[\w.-]+)(?P<is>[\"']?\s*(?:\+?=|:(?!//))\s*)")
-"""A name and what stands between it and its value: NAME=, Name: , 'name':"""
+NAMED = re.compile(r"(?<![\w.$-])(?<!\$\{)(?P<name>[\w.-]+)(?P<is>[\"']?\s*(?:\+?=|:(?!//))\s*|(?<=\w)\s+)")
+"""A name and what stands between it and its value: NAME=, Name: , 'name': and, of a command in quotes, --name """
 LISTED = re.compile(r".*?(?=,\s*[\w.-]+=|\Z)", re.DOTALL)
 """A value up to the next name in a=1,b=2."""
+QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'|\S*")
+"""A value behind a flag, where both are in one word."""
 QUERIED = re.compile(r"[^&#]*")
 """A value in a URL's query."""
 USER = re.compile(
@@ -158,7 +160,12 @@ def _value(text: str, given: re.Match[str]) -> str:
     before = text[max(given.start() - 1, 0) : given.start()]
     if given["is"].strip().endswith(":"):
         return "" if before in ("/", "@") else text[given.end() :]
-    match = (QUERIED if before in ("?", "&") else LISTED).match(text, given.end())
+    pattern = QUERIED if before in ("?", "&") else LISTED
+    if given["is"].isspace():
+        if not given["name"].startswith("--"):
+            return ""
+        pattern = QUOTED
+    match = pattern.match(text, given.end())
     assert match is not None
     return match[0]
 
