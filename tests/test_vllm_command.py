@@ -270,7 +270,7 @@ def test_what_is_passed_on_has_no_secrets(command: str) -> None:
     found = rewritten(command, {"max_num_seqs": "--max-num-seqs 5"})
     assert "3" not in found and "'***'" in found
     assert "vllm serve M" in found and "--port 8" in found and "--max-num-seqs 5" in found
-    assert ("echo S" in command) == ("echo S" in found)
+    assert ("&& echo S" in command) == ("&& echo ..." in found)
     assert parse(found).settings == parse(command).settings | {"max_num_seqs": 5}
 
 
@@ -290,6 +290,11 @@ def test_other_words_are_no_secrets() -> None:
         *((name, "S3", False) for name in ("--tokenizer", "--ssl-keyfile", "PWD", "author", "HF_HOME", "keyed")),
         ("use_auth", "true", False),
         ("max_tokens", "S3", True),
+        *((name, "S3", True) for name in ("jwt", "GH_PAT", "Cookie", "session", "sig", "X-Amz-Signature", "otp")),
+        *((name, "S3", True) for name in ("bearer", "PASSCODE", "use-auth-token", "sessionId")),
+        *((name, "S3", False) for name in ("--session-timeout", "compat", "path", "design", "--allow-credentials")),
+        *((name, "[[0], [0, 0]]", False) for name in ("speculative_token_tree", "--speculative-token-tree")),
+        *((name, "<x>", False) for name in ("image_token", "eos_token_id", "tokens_only", "stop_tokens")),
     ],
 )
 def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret: bool) -> None:
@@ -308,6 +313,21 @@ def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret
         ("--header 'X-Api-Key: S3 S3'", "--header 'X-Api-Key: ***'"),
         ("--api-keys S3 S3", "--api-keys '***' '***'"),
         ('--to "http://u:S3@$HOST"', "--to '***'"),
+        ("""--e '[{"name": "HF_TOKEN", "value": "S3"}]'""", """--e '[{"name": "HF_TOKEN", "value": "***"}]'"""),
+        ("-H 'Cookie: session=S3; a=S3'", "-H 'Cookie: ***'"),
+        ("--to 'https://h/x?X-Amz-Signature=S3&more=1'", "--to 'https://h/x?X-Amz-Signature=***&more=1'"),
+        ("--to 'https://u:S/3?#@h:80/x'", "--to 'https://***@h:80/x'"),
+        ("--to u:S3@host", "--to '***@host'"),
+        ("--x 'Bearer S3'", "--x 'Bearer ***'"),
+        ('--x \'{"a": "basic S3"}\'', '--x \'{"a": "basic ***"}\''),
+        *((f"--x {known}S3S3S3S3", "--x '***'") for known in ("hf_", "sk-", "sk-proj-", "ghp_", "github_pat_", "AKIA")),
+        *((f"--api-key {put}", "--api-key '***'") for put in ("$(echo S3)", '"`echo S3`"', "${A:-S3}", "<(echo S3)")),
+        ("--config <(echo 'api-key: S3')", "--config '***'"),
+        ("--x <<< S3", "--x <<< '***'"),
+        ("--use-auth-token S3", "--use-auth-token '***'"),
+        ("--x 'm --api-key S3 --port 1 --hf-token \"S 3\"'", "--x 'm --api-key *** --port 1 --hf-token ***'"),
+        ("--hf-token S3 N", "--hf-token '***' N"),
+        ("--x 'max_tokens=5,api_key=S3,n=1'", "--x max_tokens='5,api_key=***,n=1'"),
         *(
             (same, same)
             for same in (
@@ -318,12 +338,54 @@ def test_a_name_says_whether_its_value_is_a_secret(name: str, value: str, secret
                 "--to http://token:8000/x",
                 "--allow-credentials N",
                 "-v $PWD:/x -v ~/key:/y",
+                "--speculative-token-tree '[(0,),(0,0)]'",
+                """--x '{"speculative_token_tree":[[0]],"eos_token_id":[1,2],"tokens_only":1,"image_token":"<i>"}'""",
+                """--x '{"name":"HF_TOKEN","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}'""",
+                "--x 'max_tokens=5,temperature=0' --y 'a token of --max-num-batched-tokens 5'",
+                "--api-key $(cat ~/key) --hf-token ${T} --to http://h:80/a@b",
+                '--api-key $(<key) --api-key "`cat key`" --session-timeout 30',
+                "--hf_overrides=a --x r/vllm:v1@sha256:ab --x hf_internal-testing/m",
+                """-cc '{"pass_config":{"fuse":true}}' --compilation-config.pass_config.level 3""",
+                '-e "HF_TOKEN=$T" -H "X-Api-Key: ${T}"',
             )
         ),
     ],
 )
 def test_secrets_within_words_are_hidden_and_all_else_is_as_it_was(given: str, shown: str) -> None:
     assert rewritten(f"vllm serve M {given} --port 8", {}) == f"vllm serve M {shown} --port 8"
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("docker login -p S3; vllm serve M", "docker ... ; vllm serve M"),
+        ("A=1 sudo curl -u a:S3 h > x && vllm serve M | grep S3", "A=1 sudo curl ... > x && vllm serve M | grep ..."),
+        ("vllm serve M; docker S3=S3", "vllm serve M ; docker ..."),
+        *((same, same) for same in ("cd /m && HF_HOME=/a vllm serve M 2>&1 | tee log", "while true ; do vllm serve M")),
+    ],
+)
+def test_of_other_commands_only_the_program_is_passed_on(given: str, shown: str) -> None:
+    assert rewritten(given, {}) == shown
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("docker run -e HF_TOKEN=S3CR img", "'docker ...': must be a command such as"),
+        ("HF_TOKEN=S3CR docker", "\"HF_TOKEN='***' docker\": must be a command such as"),
+        ("vllm bench serve --api-key S3CR", "'bench serve': is a client's"),
+        ("vllm serve m --api-key 'S3CR", "cannot be read as a command line: no end of ' behind character 24"),
+        ("vllm serve m --api-key S3CR >", "cannot be read as a command line: no file behind >"),
+        ("vllm serve m --api-key x >&;S3CR", "cannot be read as a command line: no file behind >"),
+        ("vllm serve 'https://u:S3CR@h/m' -tp 2", "model 'https://***@h/m', --tensor-parallel-size 2, of which [cost]"),
+        ("vllm serve m --api-key -S3CR", "of which [cost]"),
+        ("vllm serve m --max-num-seqs 'Bearer S3CR'", "--max-num-seqs: 'Bearer ***': must be a whole number"),
+    ],
+)
+def test_what_is_said_of_a_command_has_no_secrets(command: str, said: str) -> None:
+    done = CliRunner().invoke(cli, ["run", str(EXAMPLES / "vllm.toml"), "--from-command", command])
+    shown = f"{done.output} {done.exception}"
+    assert "S3CR" not in shown and said in shown
 
 
 def test_a_long_line_is_read_as_a_short_one() -> None:

@@ -53,7 +53,8 @@ class Token:
 
 
 def tokens(line: str, option: str) -> list[Token]:
-    """A command line's pieces, without comments. option: what it was given by, for the InputError if it is none."""
+    """A command line's pieces, without comments. option: what it was given by, for the InputError if it is none, which
+    quotes nothing of it: what cannot be told apart may be a secret."""
     try:
         pieces, _ = _pieces(line, 0, "")
         return _grouped(pieces)
@@ -61,7 +62,7 @@ def tokens(line: str, option: str) -> list[Token]:
         reason = "nested too deeply"
     except ValueError as error:
         reason = str(error)
-    raise InputError(option, None, line.strip(), f"cannot be read as a command line: {reason}")
+    raise InputError(option, None, None, f"cannot be read as a command line: {reason}")
 
 
 def commands(found: Sequence[Token]) -> list[range]:
@@ -78,6 +79,7 @@ def _pieces(line: str, place: int, within: str) -> tuple[list[str], int]:
     Continuations and comments are left out.
     """
     found: list[str] = []
+    start = place
     close = CLOSED_BY.get(within)
     while place < len(line) and line[place] != close:
         match = PIECE[within].match(line, place)
@@ -94,7 +96,7 @@ def _pieces(line: str, place: int, within: str) -> tuple[list[str], int]:
         elif match.lastgroup != "lost":
             found.append(piece)
     if close is not None and place == len(line):
-        raise ValueError(f"no end of {within}")
+        raise ValueError(f"no end of {within} behind character {start}")
     return found, place + 1
 
 
@@ -106,7 +108,7 @@ def _grouped(pieces: Sequence[str]) -> list[Token]:
     while place < len(shape):
         match = TOKEN.match(shape, place)
         if match is None:
-            raise ValueError(f"no file behind {shape[place:].split()[0]}")
+            raise ValueError(f"no file behind {shape[place]}")
         own = pieces[place : match.end()]
         place = match.end()
         if match["word"]:

@@ -11,8 +11,9 @@ from typing import Any
 from batchlab.catalog import llm_names
 from batchlab.errors import InputError, nearest
 from batchlab.policies.vllm import Vllm
+from batchlab.redacted import outlined, read
 from batchlab.settings import share_of_memory
-from batchlab.shell_line import Token, commands, tokens
+from batchlab.shell_line import Token, commands
 
 WHOLE = {
     "max-num-seqs": "max_num_seqs",
@@ -119,7 +120,7 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     knows_memory: whether the cost model can make KV blocks of --gpu-memory-utilization. has_blocks: whether the
     scenario says itself how many there are.
     """
-    found = tokens(text, "--from-command")
+    found = read(text, "--from-command")  # whatever is said of it has no secrets then
     server = server_in(found)
     words = [word for place in server if (word := found[place].text) is not None]
     settings: dict[str, Any] = {}
@@ -186,7 +187,7 @@ def server_in(found: Sequence[Token]) -> range:
     best = _server_among([one for one in every if not _prints(one[1])]) or _server_among(every)
     if best is None:
         expected = "must be a command such as: vllm serve MODEL --max-num-seqs 256"
-        raise InputError("--from-command", None, " ".join(token.raw for token in found), expected)
+        raise InputError("--from-command", None, " ".join(token.raw for token in outlined(found)), expected)
     return best
 
 
@@ -203,7 +204,7 @@ def _server_among(candidates: Sequence[tuple[range, Sequence[str]]]) -> range | 
             serve = words.index("serve")
             if "bench" in words[:serve]:
                 expected = "is a client's: must be the server's, vllm serve MODEL ..."
-                raise InputError("--from-command", None, " ".join(filter(None, words)), expected)
+                raise InputError("--from-command", None, "bench serve", expected)
             ours = (at for at in range(1, len(words)) if words[at] == "serve" and words[at - 1].endswith("vllm"))
             if (at := next(ours, None)) is not None:
                 return each[at:]

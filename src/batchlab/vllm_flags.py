@@ -5,9 +5,9 @@ from typing import Any
 
 from batchlab import catalog
 from batchlab.policies.vllm import Vllm
-from batchlab.redacted import FLAG, without_secrets
+from batchlab.redacted import FLAG, outlined, read
 from batchlab.settings import LimitSettings, parameters
-from batchlab.shell_line import Token, tokens
+from batchlab.shell_line import Token
 from batchlab.vllm_command import COST, DEFAULTS, OTHERS, SHORT, SWITCHES, WHOLE, known_as, parse, server_in
 
 KEYS = WHOLE | SWITCHES | COST | {flag: flag.replace("-", "_") for flag in OTHERS}
@@ -74,7 +74,8 @@ def rewritten(command: str, changed: Mapping[str, str]) -> str:
     changed: by the names of settings, each flag with its value. What looks like a secret is hidden, since the command
     goes into files and pages that are passed on.
     """
-    line = without_secrets(tokens(command, "--from-command"))
+    line = read(command, "--from-command")
+    line = outlined(line, server_in(line).start)
     server = server_in(line)
     place = server.start
     stop = max(place for place in server if line[place].text is not None) + 1  # before what redirects the output

@@ -53,7 +53,7 @@ def cost(
     overrides |= {f"cost.{key}": value for key, value in (("gpu", gpu), ("llm", llm)) if value is not None}
     if command is not None:
         if scenario is None:
-            raise InputError("--from-command", None, command, "goes with a SCENARIO, which says the GPU")
+            raise InputError("--from-command", None, None, "goes with a SCENARIO, which says the GPU")
         overrides = overrides_of(command, scenario, overrides, overrides, ["vllm"]) | overrides
     model, engine = _read(scenario, overrides)
     document: dict[str, Any] = {"cost": model.describe(), "unit": model.unit}
