@@ -172,12 +172,22 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "link.jsonl").is_symlink() and verify(tmp_path / "target.jsonl").ok
 
 
-def test_stdout_may_be_closed(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="another shell there")
+def test_a_closed_stdout_loses_no_result_in_silence(tmp_path: Path) -> None:
+    """As with a full disk below it; what prints nothing there does not need it."""
     scenario = ROOT / "examples" / "priority-preemption.toml"
-    done = subprocess.run(
-        f'"{sys.executable}" -m batchlab run "{scenario}" >&-', shell=True, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert "Traceback" not in done.stderr
+    lost = (2, "batchlab: cannot write the output: Bad file descriptor\n")
+
+    def closed(arguments: str, streams: str = ">&-") -> tuple[int, str]:
+        command = f'"{sys.executable}" -m batchlab {arguments} {streams}'
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    assert closed(f'run "{scenario}" --trace t.jsonl') == lost and verify(tmp_path / "t.jsonl").ok
+    for arguments in ("verify t.jsonl", "explain t.jsonl --json", "show t.jsonl", "engines", "--version", "--help"):
+        assert closed(arguments) == lost, arguments
+    assert closed("export t.jsonl requests -o t.csv") == (0, "") and (tmp_path / "t.csv").read_text().count("\n") > 1
+    assert closed("engines", "<&- >&-") == lost and closed("engines", "<&- >&- 2>&-") == (2, "")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file names are text there")

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from batchlab.cli import main
+from batchlab.errors import InputError
 from batchlab.scenario import build, load
 
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = str(ROOT / "examples" / "generated.toml")
+EXAMPLES = ROOT / "examples"
+EXAMPLE = str(EXAMPLES / "generated.toml")
 COLUMNS = ("--format", "csv", "--time-unit", "s", "--columns", "arrival=at,prompt=in,output=out")
 
 
@@ -60,8 +62,8 @@ def test_a_scenario_of_any_kind(call):
     ("arguments", "expected"),
     [
         (("none.csv", *COLUMNS), "batchlab: none.csv: cannot be read: No such file or directory"),
-        (("none.csv",), "batchlab: workload.format: is missing; one of azure"),
-        (("none.csv", "--format", "xls"), "batchlab: workload.format: 'xls': 'azure'"),
+        (("none.csv",), "batchlab: none.csv: --format: is missing; one of azure"),
+        (("none.csv", "--format", "xls"), "batchlab: --format: 'xls': 'azure'"),
         (("none.csv", "--format", "csv", "--columns", "arrival"), "batchlab: --columns: 'arrival': must be such as"),
         (
             ("none.csv", "--format", "azure", "--set", "transform.smple=1"),
@@ -118,3 +120,33 @@ def test_single_requests_are_no_sessions(call, tmp_path):
         code, out, err = call("workload", "describe", file)
         assert code == 0, err
         assert re.search(rf"^shared +\S+ % of the prompt tokens came before{said}$", out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--columns", "arrival=at,prompt=in,output=out"], "ok.csv: --time-unit: is missing; csv needs it: 's', 'ms',"),
+        (["--time-unit", "s"], "ok.csv: --columns: is missing: such as arrival=at,prompt=in,output=out"),
+        (["--time-unit", "h"], "--time-unit: 'h': 's', 'ms', 'us', 'ns', 'timestamp' or 'unit'"),
+        (["--time-unit", "s", "--columns", "arrival=at,prompt=in"], "--columns: output: is missing"),
+        (["--set", "time_unit=h"], "workload.time_unit: 'h': 's', 'ms', 'us', 'ns', 'timestamp' or 'unit'"),
+    ],
+)
+def test_an_error_names_the_option_that_is_wrong_or_missing(
+    options: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ok.csv").write_text("at,in,out\n0,5,6\n", encoding="utf-8")
+    monkeypatch.setattr("sys.argv", ["batchlab", "workload", "describe", "ok.csv", "--format", "csv", *options])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.startswith(f"batchlab: {told}")
+
+
+@pytest.mark.parametrize("value", [1, {"ttft": 100}, ["ttft:100"]])
+def test_targets_of_a_class_that_are_no_text_are_told_how_to_write_them(value: object) -> None:
+    document = tomllib.loads((EXAMPLES / "generated.toml").read_text(encoding="utf-8"))
+    document["workload"]["generate"]["classes"][0]["goodput"] = value
+    with pytest.raises(InputError, match=r"classes\[0\]\.goodput: .*must be a text, such as 'ttft:100 tpot:20'$"):
+        build(document, folder=EXAMPLES)

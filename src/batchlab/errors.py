@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import zlib
 from collections.abc import Iterable
 
 MAX_VALUE_CHARS = 80
+ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
+"""Where an object lies, in its repr: another place in every process."""
 
 
 class BatchlabError(Exception):
@@ -68,9 +71,22 @@ def one_line(text: str) -> str:
 
 
 def shorten(value: object) -> str:
-    """The value's repr on one line, cut to 80 characters."""
-    text = one_line(repr(value))
+    """The value's repr on one line, cut to 80 characters, without addresses; for one that has none, its type."""
+    try:
+        text = one_line(repr(value))
+    except Exception:
+        text = f"<{type(value).__name__} object>"
+    text = text if isinstance(value, str) else ADDRESS.sub("", text)
     return text if len(text) <= MAX_VALUE_CHARS else text[: MAX_VALUE_CHARS - 3] + "..."
+
+
+def raised(error: BaseException) -> str:
+    """An exception of somebody else's code as one text: its type, and what it says, without addresses."""
+    try:
+        said = ADDRESS.sub("", str(error))
+    except Exception:
+        said = ""
+    return f"{type(error).__name__}: {said}"
 
 
 def fingerprint(text: str) -> str:

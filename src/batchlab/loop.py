@@ -47,7 +47,7 @@ class Loop:
         self.stage_free = [0] * int(getattr(run.policy, "pipeline_stages", 1))
         self.stages = len(self.stage_free)
         self.free_at = 0  # when the only stage is free, where there is but one
-        key = getattr(run.policy, "queue_key", None) or run.queue.key()
+        key = policies.queue_key(run.policy) or run.queue.key()
         self.core = Core(run.limits, key, self.depth, run.cost.duration, run.holds, run.cost.details)
         self.script = Script(outputs_of(run.requests, run.limits.max_model_len), self.core.steady)
         self.plan = run.policy.plan

@@ -29,13 +29,28 @@ class QueueOrder:
         return lambda seq: (seq.priority * aging + seq.arrival, seq.arrival)
 
 
+def ordered(key: Callable[[Sequence], Any]) -> Callable[[Sequence], Any]:
+    """The same key, but TypeError for a value that has no place in any order."""
+
+    def checked(seq: Sequence) -> Any:
+        value = key(seq)
+        _refuse_unequal(value)
+        return value
+
+    return checked
+
+
+def _refuse_unequal(key: Any) -> None:
+    if any(part != part for part in (key if isinstance(key, tuple) else (key,))):
+        raise TypeError(f"{key!r} is not equal to itself, so it has no place in a queue")
+
+
 def check_key(key: Any, others: Iterable[Any]) -> None:
     """Whether a key of a policy's own has a place among those of others: in a real engine nobody else may pay for it.
 
     Raises what the comparison raises, and TypeError for a key that is not equal to itself, such as NaN.
     """
-    if any(part != part for part in (key if isinstance(key, tuple) else (key,))):
-        raise TypeError(f"{key!r} is not equal to itself, so it has no place in a queue")
+    _refuse_unequal(key)
     for other in (key, *others):
         bool(key < other)
         bool(other < key)

@@ -18,7 +18,7 @@ from batchlab.files import read_toml
 from batchlab.metrics.objectives import parse_targets
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy
-from batchlab.settings import Count, LimitSettings, MemorySettings, Table, construct, parameters, place, validate
+from batchlab.settings import Count, LimitSettings, MemorySettings, Table, parameters, place, validate
 from batchlab.simulate import Run
 
 LIMITS = (*LimitSettings.model_fields, *MemorySettings.model_fields)
@@ -214,7 +214,7 @@ def _run(
     """The run of one policy, with those of the engine's settings that it and the core take."""
     policy_class = policies.find(name)
     own = {key: value for key, value in engine.items() if key in parameters(policy_class)}
-    policy = construct(policy_class, own, "engine")
+    policy = policies.make(name, own, "engine")
     settings = {key: _as_json(getattr(policy, key, own.get(key))) for key in parameters(policy_class)}
     limits, utilization = _limits(policy, engine, table.queue, cost)
     if utilization is not None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from batchlab.errors import InputError, nearest
+from batchlab.errors import InputError, nearest, raised
 
 MOST_TOKENS = 2**40
 """Largest length, limit or count that is accepted: far beyond any use, far below what overflows."""
@@ -84,31 +84,29 @@ def parse_setting(
     return key, parsed["value"]
 
 
-def construct(callable_: Any, settings: Mapping[str, Any], section: str) -> Any:
-    """Make an object from a section's settings, checked against its signature. Raises InputError, without a file."""
+def construct(callable_: Any, settings: Mapping[str, Any], section: str, name: str | None = None) -> Any:
+    """Make an object from a section's settings, checked against its signature.
+
+    name: as errors inside the class call it, which are mended there. Raises InputError; one about a setting comes
+    without a file.
+    """
     fields: dict[str, Any] = {}
-    for name, p in parameters(callable_).items():
+    for key, p in parameters(callable_).items():
         kind = BOUNDED.get(p.annotation, Any if p.annotation is p.empty else p.annotation)
-        fields[name] = (kind, ... if p.default is p.empty else p.default)
+        fields[key] = (kind, ... if p.default is p.empty else p.default)
     try:
         model = create_model(callable_.__name__, __config__=Table.model_config, **fields)
         model.model_rebuild()
     except Exception as error:  # pydantic raises several kinds for an annotation that it cannot resolve
-        raise InputError(
-            _file_of(callable_), callable_.__name__, None, f"cannot read its settings: {_first_line(error)}"
-        ) from error
+        expected = f"cannot read its settings: {_first_line(error)}"
+        raise InputError(name or callable_.__name__, None, None, expected) from error
     checked = validate(model, dict(settings), section)
     try:
-        return callable_(**{name: getattr(checked, name) for name in fields})
-    except InputError:
+        return callable_(**{key: getattr(checked, key) for key in fields})
+    except (InputError, KeyboardInterrupt):
         raise
-    except Exception as error:
-        raise InputError(_file_of(callable_), callable_.__name__, None, f"{type(error).__name__}: {error}") from error
-
-
-def _file_of(callable_: Any) -> str:
-    """The file that a class of one's own stands in: an error inside it is mended there."""
-    return str(callable_.__init__.__code__.co_filename)
+    except BaseException as error:
+        raise InputError(name or callable_.__name__, None, None, raised(error)) from error
 
 
 def _first_line(error: Exception) -> str:

@@ -19,12 +19,13 @@ from batchlab.core.scheduler import Core, PolicyError
 from batchlab.core.step import Step
 from batchlab.core.tally import Tally
 from batchlab.costs.base import CostModel, remarks_of
-from batchlab.errors import BatchlabError, SettingError
+from batchlab.errors import BatchlabError, SettingError, raised
 from batchlab.events import LIST_LIMIT, End, Header, Observer
 from batchlab.loop import Loop
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.gaps import Gaps
 from batchlab.order import QueueOrder
+from batchlab.policies.stated import own_modules, unheard
 
 STEP_LIMIT = 1_000_000
 """Iteration limit where time passes only by iterating and none is given: an idle gap must not run for ever."""
@@ -79,7 +80,7 @@ class Run:
 
     def remarks(self) -> list[str]:
         """What a user must be told: of the settings, and after a run of the cost model."""
-        return [*self.notes, *remarks_of(self.cost)]
+        return [*self.notes, *unheard(self.policy, self.engine), *remarks_of(self.cost)]
 
     def check(self) -> None:
         """Ask the policy whether it can run this. Raises InputError if not."""
@@ -91,12 +92,12 @@ class Run:
             policies.check_attributes(self.policy, self.engine)
             if own is not None:
                 own(self.limits, KnownRequests(self.requests))
-        except BatchlabError:
+        except (BatchlabError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             if type(self.policy).__module__.startswith("batchlab."):
                 raise
-            raise BatchlabError(f"policy {self.engine}: check: {type(error).__name__}: {error}") from error
+            raise BatchlabError(f"policy {self.engine}: check: {raised(error)}") from error
 
     @property
     def holds(self) -> str:
@@ -184,12 +185,14 @@ def _run(run: Run, loop: Loop) -> End:
         termination = loop.turn_until_done()
     except PolicyError as error:
         raise BatchlabError(f"policy {run.engine}: {error}") from error
-    except BatchlabError:
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:
-        if type(run.policy).__module__.startswith("batchlab."):
+    except BaseException as error:
+        own = own_modules(run.policy)
+        through = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
+        if not own or (isinstance(error, BatchlabError) and own.isdisjoint(through)):  # of the run, not of its plan
             raise
         where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"{type(error).__name__}: {error} ({Path(where.filename).name} line {where.lineno})"
+        detail = f"{raised(error)} ({Path(where.filename).name} line {where.lineno})"
         raise BatchlabError(f"policy {run.engine}: iteration {loop.iterations}: {detail}") from error
     return End(termination, loop.iterations, loop.now if loop.iterations else 0)

@@ -16,9 +16,10 @@ READER_GONE = 128 + getattr(signal, "SIGPIPE", 13)
 
 def main() -> None:
     """Entry point. Exit codes: 0 fine, 1 the answer is no, 2 usage or input error, 128 + N ended by signal N."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    if sys.stdout is None:  # closed by whoever started us: what is written, if anything is, fails as it would there
+        sys.stdout = open(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, _stop)  # so that what is half written is removed
     for stream in (sys.stdout, sys.stderr):

@@ -14,7 +14,7 @@ import click
 
 from batchlab.cli.notes import note
 from batchlab.cli.scenario_options import Changes, scenario_options
-from batchlab.errors import BatchlabError, InputError
+from batchlab.errors import BatchlabError, InputError, raised
 from batchlab.files import allow_many_files, flush, whole_file
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
@@ -117,7 +117,7 @@ async def _serve(loaded: Any, observers: list[Any], host: str, port: int, settin
     except Exception as error:  # of a policy of one's own
         if type(engine.run.policy).__module__.startswith("batchlab."):
             raise
-        raise BatchlabError(f"policy {engine.run.engine}: {type(error).__name__}: {error}") from error
+        raise BatchlabError(f"policy {engine.run.engine}: {raised(error)}") from error
     results = ", ".join(f"{count:,} {result}" for result, count in sorted(engine.ended.items()))
     note(
         f"served {counted(sum(engine.ended.values()), 'request')} in "

@@ -17,6 +17,7 @@ from batchlab.scenario import load
 from batchlab.settings import parse_setting, validate
 from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
+COLUMNS = "such as arrival=at,prompt=in,output=out"
 FIGURES = ("mean", "min", "p50", "p90", "p95", "p99", "max")
 CLASS_FIGURES = {"requests": "requests", "share": "share", "prompt_mean": "prompt mean", "output_mean": "output mean"}
 
@@ -93,11 +94,28 @@ def _read(path: str, own: dict[str, str | None], settings: dict[str, Any]) -> tu
     if own["--columns"] is not None:
         pairs = [pair.partition("=") for pair in own["--columns"].split(",")]
         if not all(ours and equals and theirs for ours, equals, theirs in pairs):
-            raise InputError("--columns", None, own["--columns"], "must be such as arrival=at,prompt=in,output=out")
+            raise InputError("--columns", None, own["--columns"], f"must be {COLUMNS}")
         document["columns"] = {ours: theirs for ours, _, theirs in pairs}
     unit = "cost unit" if document.get("time_unit") == "unit" else "ns"
-    table = validate(WorkloadTable, document, "workload")
-    return table.columns_of(Path(), unit), unit
+    try:
+        return validate(WorkloadTable, document, "workload").columns_of(Path(), unit), unit
+    except InputError as error:
+        raise _of_option(error, own, document) from error.__cause__
+
+
+def _of_option(error: InputError, own: dict[str, str | None], document: dict[str, Any]) -> InputError:
+    """An error about what an option says names the option, and one about what no option says the file."""
+    for option, given in own.items():
+        key = option[2:].replace("-", "_")
+        place = f"workload.{key}"
+        if error.file is None and error.place is not None and f"{error.place}.".startswith(f"{place}."):
+            rest = error.place[len(place) + 1 :] or None
+            if given is not None:
+                return InputError(option, rest, error.value, error.expected)
+            if key not in document:
+                needed = f"is missing: {COLUMNS}" if key == "columns" else error.expected
+                return InputError(document["file"], option, error.value, needed)
+    return error
 
 
 def _print(path: str, found: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from batchlab.clients.distributions import Drawn, Tokens
 from batchlab.clients.lengths_file import LengthsTable
@@ -32,6 +32,12 @@ PROCESSES: dict[str, tuple[str, ...]] = {
 ALL_AT_ONCE = "must be finite; arrivals = 'all-at-once' sends everything at time 0"
 
 
+def _targets(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("must be a text, such as 'ttft:100 tpot:20'")
+    return value
+
+
 class ClassTable(Table):
     """What requests of one kind are like. Times in the clock's unit, lengths in tokens."""
 
@@ -41,7 +47,7 @@ class ClassTable(Table):
     max_tokens: Count | None = None
     priority: Annotated[int, Field(ge=-(2**31), le=2**31)] = 1
     deadline: Span | None = None
-    goodput: Annotated[str, Field(min_length=1)] | None = None
+    goodput: Annotated[str, Field(min_length=1), BeforeValidator(_targets)] | None = None
     shared_prefix: CountOrZero = 0
     turns: Tokens = None
     next_prompt: Tokens = None

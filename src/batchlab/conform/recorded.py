@@ -17,14 +17,14 @@ from batchlab.core.limits import Limits
 from batchlab.core.scheduler import Core, PolicyError, View
 from batchlab.core.sequence import Sequence
 from batchlab.core.step import Delivery, Step
-from batchlab.errors import BatchlabError, InputError
+from batchlab.errors import BatchlabError, InputError, raised
 from batchlab.events import LIST_LIMIT, Dropped, Event, Header, Iteration
 from batchlab.explain.source import read_events, tell
 from batchlab.metrics.fold import Summary
 from batchlab.order import check_key
 from batchlab.policies.victims import RULES, VictimRule
 from batchlab.policies.vllm import Vllm
-from batchlab.settings import construct, parameters
+from batchlab.settings import parameters
 from batchlab.units import counted
 
 Door = Callable[[Sequence, View, Batch], object]
@@ -54,11 +54,11 @@ def _step(replay: _Replay, event: Iteration) -> Difference | None:
     """One iteration; whatever a policy of one's own raises becomes one line."""
     try:
         return replay.iteration(event)
-    except BatchlabError:
+    except (BatchlabError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         what = "and the recording has no refusal for that" if replay.at_the_door else "so no more can be compared"
-        said = f"the policy raised {type(error).__name__}: {error}, {what}"
+        said = f"the policy raised {raised(error)}, {what}"
         raise BatchlabError(f"policy {replay.engine}: iteration {event.iteration}: {said}") from error
 
 
@@ -99,7 +99,7 @@ class _Replay:
         own = {name: header.settings[name] for name in parameters(policy_class) if name in header.settings}
         self._requests: dict[str, tuple[int, Request]] = {}  # those that have not come
         self._positions = count()
-        self._policy = construct(policy_class, own, "settings")
+        self._policy = policies.make(header.engine, own, "settings")
         policies.check_attributes(self._policy, header.engine)
         if isinstance(self._policy, Vllm):
             self._policy._victim = _as_inside_vllm(self._policy)
@@ -163,7 +163,7 @@ class _Replay:
             if seq.running or (isinstance(error, PolicyError) and not seq.at_the_door):  # our core has done it
                 raise
             if not seq.ended:
-                batch.reject(seq, f"{self.engine}: {type(error).__name__}: {error}")
+                batch.reject(seq, f"{self.engine}: {raised(error)}")
 
     def _arrive(self, position: int, r: Request, door: Door) -> None:
         self._seqs[r.id] = self._core.arrive(

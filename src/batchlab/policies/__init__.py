@@ -13,10 +13,11 @@ from batchlab.core.batch import Batch
 from batchlab.core.limits import Limits
 from batchlab.core.scheduler import PolicyError, View
 from batchlab.core.sequence import Sequence
-from batchlab.errors import InputError, nearest
+from batchlab.errors import InputError, nearest, raised
+from batchlab.order import ordered
 from batchlab.policies.base import Policy
 from batchlab.policies.stated import check_stated
-from batchlab.settings import LimitSettings, MemorySettings, parameters
+from batchlab.settings import LimitSettings, MemorySettings, construct, parameters
 
 
 def names() -> list[str]:
@@ -48,6 +49,30 @@ def find_recorded(name: str) -> type[Any]:
         expected = f"no such file here; the trace names its policy by this path{where}"
         raise InputError(None, "line 1, engine", path, expected)
     return find(name)
+
+
+def make(name: str, settings: Mapping[str, Any], section: str) -> Any:
+    """The policy of this name, made with settings of its own. Raises InputError, also for what is no policy."""
+    policy_class = find(name)
+    policy = construct(policy_class, settings, section, name)
+    attribute = "plan"
+    try:
+        plan = policy.plan
+        for attribute in (*(key for key in vars(Policy) if key[0] != "_"), "queue_key", *parameters(policy_class)):
+            getattr(policy, attribute, None)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise InputError(name, attribute, None, f"cannot be read: {raised(error)}") from error
+    if not callable(plan):
+        raise InputError(name, "plan", plan, "must be a method: plan(view, batch)")
+    return policy
+
+
+def queue_key(policy: Any) -> Any:
+    """A policy's order of the queue, None without one; of one that is not built in, each key is looked at."""
+    key = getattr(policy, "queue_key", None)
+    return key if key is None or str(getattr(key, "__module__", "")).startswith("batchlab.") else ordered(key)
 
 
 def limits_of(policy_class: type[Any]) -> dict[str, str]:
@@ -177,8 +202,10 @@ def _from_file(name: str) -> type[Any]:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(path, None, None, f"cannot be imported: {type(error).__name__}: {error}") from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise InputError(path, None, None, f"cannot be imported: {raised(error)}") from error
     classes = [
         key
         for key, value in vars(module).items()

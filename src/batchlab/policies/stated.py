@@ -10,6 +10,7 @@ from batchlab.settings import parameters
 
 PLAIN = (bool, int, float, str)
 SET_LATER = "set it in __init__, after super().__init__(): self.{} = ..."
+UNHEARD = "was set while it ran, where it does not count: super().__init__({}=...)"
 TOO_LATE = "is set after super().__init__(), where it no longer counts: super().__init__({}=...)"
 
 
@@ -40,10 +41,25 @@ def check_stated(policy: Any, name: str) -> None:
             if isinstance(stated, PLAIN) and stated != getattr(policy, key, stated):
                 handed, own = f"hand it on in __init__: super().__init__({key}=...)", SET_LATER.format(key)
                 raise _replaced(name, base, key, handed if key in settings else own)
-    for key, handed_on in getattr(policy, "handed_on", {}).items():
-        value = getattr(policy, key, handed_on)
-        if value is not handed_on and value != handed_on:
-            raise InputError(name, key, value, TOO_LATE.format(key))
+    for key, value in _late(policy):
+        raise InputError(name, key, value, TOO_LATE.format(key))
+
+
+def unheard(policy: Any, name: str) -> list[str]:
+    """After a run: of each setting that was given another value while it ran, that the steps did not know of it."""
+    return [str(InputError(name, key, value, UNHEARD.format(key))) for key, value in _late(policy)]
+
+
+def own_modules(policy: Any) -> set[str]:
+    """The modules of a policy's classes that are not built in."""
+    modules = {owner.__module__ for owner in type(policy).__mro__}
+    return {name for name in modules if name != "builtins" and not name.startswith("batchlab.")}
+
+
+def _late(policy: Any) -> list[tuple[str, Any]]:
+    """The settings that are no longer those which the built-in constructor handed on to its steps."""
+    found = [(key, getattr(policy, key, known), known) for key, known in getattr(policy, "handed_on", {}).items()]
+    return [(key, value) for key, value, known in found if value is not known and value != known]
 
 
 def _check_victim(policy: Any, name: str, base: type[Any]) -> None:

@@ -11,7 +11,7 @@ from batchlab import policies
 from batchlab.core.limits import Limits
 from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm, Walk
-from batchlab.settings import construct, parameters, parse_setting
+from batchlab.settings import parameters, parse_setting
 
 POLICY = "BATCHLAB_POLICY"
 """The environment variable that names the policy: as `run --policy` does, then settings as KEY=VALUE."""
@@ -69,7 +69,7 @@ def _carry(name: str, own: dict[str, Any], engine: Mapping[str, Any], limits: Ma
         if key in engine:
             raise InputError(POLICY, key, own[key], f"is vLLM's own: give --{key.replace('_', '-')} to vllm serve")
     known = parameters(policy_class)
-    policy = construct(policy_class, own | {key: engine[key] for key in engine if key in known}, "")
+    policy = policies.make(name, own | {key: engine[key] for key in engine if key in known}, "")
     policies.check_attributes(policy, name)
     _refuse_plan(name, policy)
     for key, value in engine.items():
