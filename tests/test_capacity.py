@@ -327,14 +327,39 @@ def test_the_printed_price_follows_from_what_is_printed(write):
     command = ["capacity", write(ENGINE + text), "--slo=ttft:p99<=200ms", "--seeds=1", "--jobs=1", "--gpu-price=3"]
     result, unpriced = (CliRunner().invoke(cli, one) for one in (command, command[:-1]))
     price, came = re.search(
-        r"hour: (\S+) per million output.*at the (\S+) requests/s that came", result.stdout
+        r"hour(?:, UNCERTAIN)?: (\S+) per million output.*at the (\S+) requests/s that came", result.stdout
     ).groups()
     capacity = re.search(r"capacity (\S+) requests/s", result.stdout)[1]
     assert came != capacity
     for each in (result, unpriced):  # both rates are printed, with a price and without
         assert f" at that rate ({came} requests/s that came); prompt mean 10.0" in each.stdout
     assert float(price) == pytest.approx(3 / (float(came) * 3600 * 20 / 1e6), rel=0.01)
-    assert "goodput: requests within all targets, over the time to the end of the last" in result.stdout
+    assert "goodput: requests within TTFT 200.00 ms, over the time to the end of the last" in result.stdout
+    heading, row = (
+        re.split(r" {2,}", line.strip())
+        for line in result.stdout.splitlines()
+        if "goodput (" in line or line.startswith("seed 0 ")
+    )
+    shown = dict(zip(heading, row[1:], strict=False))
+    assert 0 < float(shown["goodput (requests/s)"]) <= float(came) and shown["attainment"].endswith(" %")
+
+
+def test_turns_that_wait_for_answers_have_not_come_in_that_time(write, rates_alone):
+    """Four turns of each session, which begin within seconds and go on for minutes: no such rate ever came."""
+    text = RANDOM.replace("num_prompts = 300", "num_prompts = 200") + "turns = 4\nthink_time = 60_000_000_000\n"
+    text += 'goodput = "ttft:500 e2el:2000"\n'
+    command = ["capacity", write(ENGINE + text), "--slo=ttft:p99<=2s", "--seeds=1", "--jobs=1", "--gpu-price=3"]
+    printed = CliRunner().invoke(cli, command).stdout
+    met = json.loads(CliRunner().invoke(cli, [*command, "--json"]).stdout)["samples"][0]["met"]
+    assert "that came" not in printed and "within TTFT 500.00 ms, E2E 2,000.00 ms, over" in printed
+    rate = f"{met['offered']:,.3g} requests/s in the long run, later turns counted"
+    assert (
+        f"200 requests a run, of sessions that begin within {met['span'] / 1e9:,.0f} s at that rate ({rate})" in printed
+    )
+    price = re.search(
+        rf"^1 GPU at 3 an hour, UNCERTAIN: (\S+) per million .* at {re.escape(rate)}$", printed, re.MULTILINE
+    )
+    assert float(price[1]) == pytest.approx(3e6 / (met["offered"] * 3600 * met["output_mean"]), rel=0.01)
 
 
 def test_the_document_has_the_curve_and_says_what_it_is_of(write):

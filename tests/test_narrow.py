@@ -104,6 +104,35 @@ def test_a_long_name_is_broken_between_its_parts(capsys, monkeypatch):
     assert all(cells[0] in printed for cells in figures.values())
 
 
+LONG = {
+    "request_rate": ["2"],
+    "max_num_batched_tokens": ["2,048"],
+    "output tokens/s": ["1,234.5"],
+    "met": ["not all"],
+}
+
+
+@pytest.mark.parametrize(
+    ("width", "lines", "told"),
+    [
+        (70, 2, None),  # with two spaces between columns
+        (61, 2, None),  # 12 + 22 + 15 + 7, and one space behind each
+        (59, 3, None),  # a heading is broken between words
+        (36, 2, "(rate: request_rate, budget: max_num_batched_tokens)"),  # 4 + 6 + 15 + 7, and one space behind each
+    ],
+)
+def test_names_are_shortened_only_where_they_have_no_room_and_told(capsys, monkeypatch, width, lines, told):
+    monkeypatch.setattr("batchlab.cli.tables.PIPE_WIDTH", width)
+    print_folded(console(), LONG, tuple(LONG)[:-1])
+    printed = capsys.readouterr().out.rstrip("\n").split("\n")
+    table, note = printed[:lines], " ".join(printed[lines:])
+    assert note == (told or "") or note.split() == (told or "").split()
+    assert ("budget" in " ".join(table)) == (told is not None)
+    words = {word for name in LONG for word in name.split()} if told is None else {"rate", "budget", "output", "met"}
+    assert words <= set(" ".join(table).split()) and "not all" in table[-1]
+    assert max(map(len, table)) <= width
+
+
 def tables(printed):
     """Each table as its lines: one follows another behind an empty line."""
     return [part.splitlines() for part in printed.split("\n\n") if part.strip()]

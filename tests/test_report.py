@@ -219,7 +219,7 @@ BAD = {
     "no-such.jsonl": (None, "readable file expected"),
     "empty.jsonl": (b"", "empty"),
     "words.jsonl": (b"hello\n", "JSON expected"),
-    "table.parquet": (b"PAR1", "a table of batchlab sweep expected"),
+    "table.parquet": (b"PAR1", "a table that batchlab sweep or tune wrote (.parquet) expected"),
     "list.json": (b"[1, 2]", "capacity --json prints expected"),
     "nan.json": (b'{"slo": NaN}', "NaN"),
     "other.json": (b'{"slo": 1}', "capacity --json prints expected"),

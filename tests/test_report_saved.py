@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from report_samples import PLANNED
 
 from batchlab.cli.main import cli
 from batchlab.errors import InputError
@@ -196,7 +197,7 @@ def test_a_table_that_was_tampered_with_is_one_error(
 @pytest.mark.parametrize("column", ["unit", "totals.preemptions", "error"])
 def test_a_table_without_a_column_is_one_error(column: str, planned_report: Path, folder: Path, tmp_path: Path) -> None:
     pq.write_table(pq.read_table(folder / "s.parquet").drop_columns([column]), tmp_path / "t.parquet")
-    with pytest.raises(InputError, match="a table of batchlab sweep expected"):
+    with pytest.raises(InputError, match="a table that batchlab sweep or tune wrote"):
         saved.sweep(tmp_path / "t.parquet")
 
 
@@ -294,3 +295,37 @@ def test_all_runs_that_are_equal_on_a_front_are_listed(of_two_classes: Path) -> 
         kept = [one for one in own if not any(c <= one[0] and g >= one[1] and (c, g) != one for c, g in own)]
         assert len(front) == len(kept) >= 2 and {own[place] for place in front} == set(kept)
     assert found["listed"] == sorted({place for front in found["fronts"] for place in front})
+
+
+SESSIONS = "turns = 3\nthink_time = 1_000_000_000\n"
+
+
+@pytest.mark.parametrize(("more", "of"), [("", "requests"), (SESSIONS, "sessions")])
+def test_a_sweep_says_what_its_rate_counts_and_its_targets(tmp_path: Path, more: str, of: str) -> None:
+    """Of classes the targets are in the file, so that the page has them too; without the word an axis has the key."""
+    text = PLANNED.replace("[workload.generate]", f"[workload.generate]\n{more}")
+    text += '[[workload.generate.classes]]\nname = "chat"\ngoodput = "ttft:200"\n'
+    text += '[[workload.generate.classes]]\nname = "doc"\ngoodput = "e2el:9000 tpot:50"\n'
+    (tmp_path / "s.toml").write_text(text)
+    table = tmp_path / "t.parquet"
+    grid = ("--grid", "workload.generate.request_rate=20,40", "--slo", "ttft:p99<=300ms")
+    done = CliRunner().invoke(cli, ["sweep", str(tmp_path / "s.toml"), *grid, "-o", str(table), "--jobs", "1"])
+    assert done.exit_code == 0, done.output
+    assert "goodput: requests within chat: TTFT 200.00 ms; doc: E2E 9,000.00 ms, TPOT 50.00 ms" in done.stdout
+    found = saved.sweep(table)
+    assert found["of"] == of and found["attained"]
+    assert found["meanings"].endswith("goodput: requests within chat: TTFT 200 ms; doc: E2E 9.00 s, TPOT 50.0 ms")
+    assert not any(name.startswith(("targets", "rate_of")) for name in found["facts"])
+    written = pq.read_table(table)
+    about = {key: value for key, value in written.schema.metadata.items() if key != b"rate_of"}
+    pq.write_table(written.replace_schema_metadata({**about, b"targets_of_groups": b'{"chat": 3}'}), table)
+    old = saved.sweep(table)
+    assert old["of"] == "workload.generate.request_rate"
+    assert old["meanings"].endswith("goodput: requests within all targets")
+
+
+def test_a_tuning_says_which_of_its_runs_are_listed(planned_report: Path, folder: Path) -> None:
+    rows = pq.read_table(folder / "tuned.parquet").to_pylist()
+    few = {0} | {place for place, row in enumerate(rows) if row["pareto"] or row["recommended"]}
+    text = planned_report.read_text(encoding="utf-8").split('<script id="data"')[0]
+    assert f"{len(few)} of {len(rows)} runs: the scenario as it is" in text and "<th>Tried" not in text

@@ -199,6 +199,17 @@ def test_each_objective_of_a_sweep_has_its_chart(driver: webdriver.Chrome, plann
     assert len(set(looks)) == 36
 
 
+@pytest.mark.parametrize("dark", [False, True])
+def test_marks_in_cells_can_be_read(driver: webdriver.Chrome, small_report: Path, dark: bool) -> None:
+    """By WCAG's contrast of a mark to its cell: what the chart library chooses by itself is at 3.2 on some."""
+    page = Page(driver, small_report, dark=dark)
+    fills = page.run(
+        """return [...new Set([...document.querySelectorAll("#timeline .heatmap-label text")]
+        .map((text) => getComputedStyle(text).fill))]"""
+    )
+    assert fills and set(fills) <= {"rgb(0, 0, 0)", "rgb(255, 255, 255)"}
+
+
 def test_rates_far_from_a_capacity_are_named_and_not_drawn(driver: webdriver.Chrome, planned_report: Path) -> None:
     page = Page(driver, planned_report)
     said = page.run(

@@ -108,6 +108,28 @@ def test_what_the_manual_shows_can_be_generated():
         assert len(run.requests) == workload["generate"]["num_prompts"]
 
 
+@pytest.mark.parametrize(
+    ("turns", "of"),
+    [("", "requests"), ("turns = 4\nturn_gap = 5\n", "requests"), ("turns = 4\nthink_time = 5\n", "sessions")],
+)
+def test_a_rate_says_what_it_counts(call, tmp_path, turns, of):
+    """Of turns that wait for answers nobody knows yet when they come: the rate is that of the first ones."""
+    load = '[workload.generate]\nnum_prompts = 40\nseed = 1\narrivals = "constant"\nrequest_rate = 2\n'
+    load += "prompt = 9\noutput = 1\n"
+    scenario = tmp_path / "s.toml"
+    scenario.write_text(
+        '[engine]\npolicy = "continuous"\nmax_num_seqs = 2\n'
+        f'[cost]\nmodel = "linear"\nunit = "ns"\nper_iteration = 9\n{load}{turns}'
+    )
+    code, out, err = call("workload", "describe", scenario)
+    assert (code, err) == (0, "")
+    known = 10 if of == "sessions" else 40
+    _, text, _ = call("workload", "describe", scenario, "--json")
+    found = json.loads(text)
+    assert (found["rate_of"], found["arrivals"], found["requests"]) == (of, known, 40)
+    assert re.search(rf"^rate +\S+ {of}/s in the mean; {known} in the busiest minute$", out, re.MULTILINE)
+
+
 def test_single_requests_are_no_sessions(call, tmp_path):
     """Of a load without turns nothing is said of sessions, even where its prompts begin alike."""
     text = "[engine]\npolicy = 'vllm'\nmax_num_seqs = 8\nmax_num_batched_tokens = 64\n"

@@ -1,6 +1,7 @@
 """What `run` prints of objectives, goodput, a window and groups."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -115,7 +116,8 @@ def _rates(found: dict[str, Any]) -> str:
     return f"completed {requests:,.3f} requests/{per}, {tokens}"
 
 
-def _goodput(found: dict[str, Any], unit: str) -> str:
+def within(found: Mapping[str, Any], unit: str) -> str:
+    """Targets in words: `targets` of all requests, or `targets_of_groups` of each class's; empty without any."""
     from batchlab.cli.large import NAMES, amount
 
     suffix = " ms" if unit == "ns" else ""
@@ -124,13 +126,16 @@ def _goodput(found: dict[str, Any], unit: str) -> str:
         return ", ".join(f"{NAMES[name]} {amount(most, unit)}{suffix}" for name, most in targets.items())
 
     groups = found.get("targets_of_groups", {})
-    targets = "; ".join(f"{name}: {said(own)}" if name else said(own) for name, own in groups.items())
     if "targets" in found:
-        targets = said(found["targets"])
+        return said(found["targets"])
+    return "; ".join(f"{one_line(name)}: {said(own)}" if name else said(own) for name, own in groups.items())
+
+
+def _goodput(found: dict[str, Any], unit: str) -> str:
     rate = "-" if found["goodput"] is None else f"{found['goodput']:,.3f}"
     share = "-" if found["attainment"] is None else f"{100 * found['attainment']:.2f} %"
     return (
-        f"goodput {rate} requests/{found['per']} within {targets}: "
+        f"goodput {rate} requests/{found['per']} within {within(found, unit)}: "
         f"{found['good']:,} of all {counted(found['requests'], 'request')}, {share}"
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import click
 from rich.console import Console
 
-from batchlab.cli.answers import SeveralWords
+from batchlab.cli.answers import SeveralWords, within
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import conditions, milliseconds, note_unshared
@@ -18,17 +18,19 @@ from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.tables import console, percent, say
+from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import ATTAINMENT
 from batchlab.plan import capacity as finding
 from batchlab.plan.binding import FACTOR, Told, binding, gain
 from batchlab.plan.pool import cores
 from batchlab.plan.probe import Probe
-from batchlab.plan.trial import Trial, run_of
+from batchlab.plan.trial import Trial, run_of, targets_told
 from batchlab.units import counted
 
 GOODPUT = (
-    "goodput: requests within all targets, over the time to the end of the last: less than came, even where all are"
+    "goodput: requests within {}, over the time to the end of the last: less than came, even where all are; "
+    "attainment: their share of all"
 )
 RUNS = 10
 """That a search takes: some until it is missed (or met), and six or so of bisection."""
@@ -83,7 +85,7 @@ def capacity(
     if as_json:
         print_json(finding.document(found, trial, cost))
     else:
-        _print(found, cost)
+        _print(found, cost, within(targets_told(trial, found.run), found.run.cost.unit))
     for line in found.run.notes:
         note(line)
     if found.answer.met is None:
@@ -109,7 +111,7 @@ def _told(requests: int | None) -> Iterator[Told]:
     yield begun
 
 
-def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
+def _print(found: finding.Capacity, cost: dict[str, Any] | None, targets: str) -> None:
     out = console()
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
@@ -127,7 +129,7 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None) -> None:
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
     print_folded(out, samples, tuple(samples)[1:-1])
-    say(out, GOODPUT)
+    say(out, GOODPUT.format(targets))
     out.print()
     changes = _changes(found, f"{found.of}/{per}")
     print_folded(out, changes, tuple(changes)[1:5])
@@ -159,28 +161,41 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
         span = f"{at.span / 1e9:,.0f} s" if unit == "ns" else f"{at.span:,} {unit}s"
         say(
             out,
-            f"{counted(at.requests, 'request')} a run, {span} at that rate ({_came(at, per)}); "
+            f"{counted(at.requests, 'request')} a run, {_lasting(found, span)} at that rate ({_came(found, at)}); "
             f"prompt mean {at.prompt_mean:,.1f}, output mean {at.output_mean:,.1f} tokens",
         )
     if found.answer.met is not None and found.answer.missed is None:
         say(out, "the search ended there without a miss: the objectives do not bind")
     if cost is not None:
-        say(out, _of_tokens(cost, found.answer.met))
+        say(out, _of_tokens(found, cost))
 
 
-def _came(probe: Probe, per: str) -> str:
+def _waits(found: finding.Capacity) -> bool:
+    """Whether only the first turns of sessions come at the rate; the others follow answers, some after the last."""
+    return isinstance(found.run.requests, Columns) and found.run.requests.waits
+
+
+def _lasting(found: finding.Capacity, span: str) -> str:
+    return f"of sessions that begin within {span}" if _waits(found) else span
+
+
+def _came(found: finding.Capacity, probe: Probe) -> str:
     """The rate as it was drawn, which chance makes a little different from the one asked for."""
-    return f"{probe.offered:,.3g} requests/{per} that came"
+    per = "s" if found.run.cost.unit == "ns" else found.run.cost.unit
+    how = "in the long run, later turns counted" if _waits(found) else "that came"
+    return f"{probe.offered:,.3g} requests/{per} {how}"
 
 
-def _of_tokens(cost: dict[str, Any], met: Probe | None) -> str:
+def _of_tokens(found: finding.Capacity, cost: dict[str, Any]) -> str:
+    met = found.answer.met
+    uncertain = ", UNCERTAIN" if found.caveats else ""
     gpus = f"{cost['gpus']} GPU{'s' if cost['gpus'] > 1 else ''} at {cost['gpu_price']:g} an hour"
     if met is None:
         return f"{gpus}: no cost of tokens, as no rate meets the objectives"
     return (
-        f"{gpus}: {cost['per_million_output_tokens']:.3g} per million output tokens, "
+        f"{gpus}{uncertain}: {cost['per_million_output_tokens']:.3g} per million output tokens, "
         f"{cost['per_million_tokens']:.3g} per million of prompt and output, "
-        f"at the {_came(met, 's')}"
+        f"at {_came(found, met) if _waits(found) else f'the {_came(found, met)}'}"
     )
 
 
@@ -194,9 +209,13 @@ def _samples(found: finding.Capacity, unit: str, rate: str) -> dict[str, list[st
         values = [None if probe is None else probe.values.get(name) for probe in probes]
         heading = f"{name}{'' if name == ATTAINMENT else mark}"
         columns[heading] = [_value(name, value, unit) for value in values]
-    columns["goodput"] = [
-        "-" if probe is None or probe.goodput is None else f"{probe.goodput:,.3g}" for probe in probes
+    good = [None if probe is None else probe.goodput for probe in probes]
+    columns[f"goodput (requests/{'s' if unit == 'ns' else unit})"] = [
+        "-" if value is None else f"{value:,.3g}" for value in good
     ]
+    if ATTAINMENT not in columns:
+        shares = [None if probe is None else probe.attainment for probe in probes]
+        columns[ATTAINMENT] = ["-" if share is None else percent(share) for share in shares]
     missed_at = "missed" if found.answer.met is None else "one step above: missed"
     columns[missed_at] = [_misses(one.missed, unit) for one in found.found]
     return columns

@@ -70,17 +70,19 @@ def table_width(columns: Columns, gap: int = 2) -> int:
     return sum(_wide([plain(text) for text in (name, *cells)]) + gap for name, cells in columns.items())
 
 
-def squeezed(out: Console, columns: Columns, numeric: Sequence[str], gap: int, longest: int) -> Table | None:
+def squeezed(
+    out: Console, columns: Columns, numeric: Sequence[str], gap: int, longest: int, whole: bool = False
+) -> Table | None:
     """Columns of cells as a table as wide as the terminal at most, None where they have no room.
 
     Broken are, the widest columns first, headings and cells between words, but no cell of `numeric` columns, and words
-    that are longer than `longest`.
+    that are longer than `longest`. whole: no cell at all is broken, only headings.
     """
     least, most = [], []
     for name, cells in columns.items():
         heading, texts = plain(name), [plain(cell) for cell in cells]
-        whole, words = (texts, []) if name in numeric else ([], _words(texts))
-        least.append(max(_wide([*whole, *_words([heading])]), min(_wide(words), longest)))
+        kept, words = (texts, []) if whole or name in numeric else ([], _words(texts))
+        least.append(max(_wide([*kept, *_words([heading])]), min(_wide(words), longest)))
         most.append(_wide([heading, *texts]))
     room = out.width - gap * len(columns)
     if sum(least) > room:
@@ -128,9 +130,7 @@ def print_folded(out: Console, columns: Columns, numeric: Sequence[str], repeate
     Each has the first `repeated` columns again, so that a row can be found in all of them; nothing is left out. Where
     these would take more than a third of the width, names in them are broken into several lines.
     """
-    short = {SHORT.get(name, name): cells for name, cells in columns.items()}
-    if len(short) == len(columns) and table_width(columns) > out.width >= table_width(short, gap=1):
-        out.print(filled(short, _short(numeric), gap=1))
+    if table_width(columns) > out.width and print_narrow(out, columns, numeric):
         return
 
     def fits(names: Sequence[str]) -> bool:
@@ -147,6 +147,27 @@ def print_folded(out: Console, columns: Columns, numeric: Sequence[str], repeate
         held = {name: columns[name] for name in part}
         narrow = None if fits(part) else squeezed(out, held, numeric, 1, _third(out))
         out.print(narrow or filled(held, numeric if fits(part) else ()))
+
+
+def print_narrow(out: Console, columns: Columns, numeric: Sequence[str]) -> bool:
+    """Print a table with what makes it narrower and breaks no cell, as little as is needed; False if that is too wide.
+
+    First less of a gap, then headings broken between words, then short ones, which are told.
+    """
+    if table_width(columns, gap=1) <= out.width:
+        out.print(filled(columns, numeric, gap=1))
+        return True
+    short = {SHORT.get(name, name): cells for name, cells in columns.items()}
+    if (table := squeezed(out, columns, numeric, 1, 0, whole=True)) is not None:
+        out.print(table)
+        return True
+    if len(short) < len(columns) or table_width(short, gap=1) > out.width:
+        return False
+    out.print(filled(short, _short(numeric), gap=1))
+    told = [f"{SHORT[name]}: {name}" for name in columns if name in SHORT and not name.startswith(SHORT[name])]
+    if told:
+        out.print(f"({', '.join(told)})", style="dim")
+    return True
 
 
 def _parts(names: Sequence[str], repeated: int, fits: Callable[[Sequence[str]], bool]) -> Iterator[list[str]]:

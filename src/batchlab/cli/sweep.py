@@ -1,15 +1,16 @@
 """batchlab sweep."""
 
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
-from batchlab.cli.answers import SeveralWords
-from batchlab.cli.columns import print_folded, table_width
+from batchlab.cli.answers import SeveralWords, within
+from batchlab.cli.columns import print_folded, print_narrow, table_width
 from batchlab.cli.documents import print_json
 from batchlab.cli.large import step_times
 from batchlab.cli.notes import note
@@ -72,11 +73,12 @@ def sweep(
     asked = sweeping.Sweep(scenario, values, overrides, changes.workload, slo, sample, seed or 0, goodput)
     with counted_bar("sweep") as done:
         rows = sweeping.run(asked, Path(output), jobs or cores(), done)
+    about = sweeping.about(asked)
     if as_json:
-        print_json({**sweeping.about(asked), "rows": rows})
+        print_json({**about, "rows": rows})
     else:
         say_step_times(asked.trial({key: some[0] for key, some in values.items()}), values)
-        _print(rows, list(values), slo)
+        _print(rows, list(values), slo, about)
     failed = sum(row["error"] is not None for row in rows)
     note_remarks(rows)
     note(f"{output}: {counted(len(rows), 'run')}" + (f", {failed:,} failed" if failed else ""))
@@ -101,19 +103,20 @@ def say_step_times(trial: Trial, varied: Collection[str]) -> None:
         say(console(), step_times(cost, varied))
 
 
-def _print(rows: list[Row], keys: list[str], slo: str | None) -> None:
+def _print(rows: list[Row], keys: list[str], slo: str | None, about: Mapping[str, Any]) -> None:
     out = console()
     _print_columns(out, _columns(rows[:MOST_ROWS], keys, slo), len(keys))
     units = {row["unit"] for row in rows if "unit" in row}
     if len(units) == 1:
-        (unit,) = units
+        unit = next(iter(units))
         say(out, f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}")
     elif units:
         say(
             out,
             f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
         )
-    if meant := meanings(columns_of(rows)):
+    targets = within(about, units.pop()) if len(units) == 1 else ""
+    if meant := meanings(columns_of(rows), targets):
         say(out, meant)
     for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:
         settings = ", ".join(f"{key} = {said(key, row[key])}" for key in keys)
@@ -128,6 +131,8 @@ def _print_columns(out: Console, columns: dict[str, list[str]], keys: int) -> No
     rows = len(next(iter(columns.values()), []))
     repeated = keys
     if table_width(columns) > out.width:
+        if print_narrow(out, columns, numeric):
+            return
         columns = {"run": [str(number + 1) for number in range(rows)], **columns}
         numeric, repeated = ("run", *numeric), 1
     print_folded(out, columns, numeric, repeated)

@@ -164,7 +164,9 @@ def _arrivals(found: dict[str, Any], unit: str) -> list[tuple[str, str]]:
         lines.append(("rate", "none: all arrive at once"))
     else:
         peak = "" if found["peak_per_minute"] is None else f"; {found['peak_per_minute']:,} in the busiest minute"
-        lines.append(("rate", f"{found['request_rate']:,.4g} requests/{'s' if in_ns else unit} in the mean{peak}"))
+        lines.append(
+            ("rate", f"{found['request_rate']:,.4g} {found['rate_of']}/{'s' if in_ns else unit} in the mean{peak}")
+        )
         lines.append(("gaps", f"CV {found['cv_of_gaps']:.3f}{_like(found['burstiness'])}"))
     lines.append(("prompt/output", f"{found['prompt_to_output']:,.3g}"))
     shared = found["shared"]

@@ -22,7 +22,8 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
     Rates are requests per second where the clock counts ns, else per unit of the clock. The mean rate is
     (n - 1) / span: the gaps over the time that they fill. `cv_of_gaps`: standard deviation (population) over mean of
     the gaps between arrivals, 1 for a Poisson process; `burstiness` is 1 / cv^2, the shape of a gamma process with
-    that variation. Where turns of sessions wait for an answer, arrivals are those known before the run.
+    that variation. Where turns of sessions wait for an answer, arrivals are those known before the run; `rate_of` is
+    `sessions` where these are first turns only, and the rate and the peak count them.
     """
     arrival = np.sort(starts(columns))
     span = int(arrival[-1] - arrival[0])
@@ -35,6 +36,7 @@ def figures(columns: Columns, clock_unit: str) -> dict[str, Any]:
         "unit": clock_unit,
         "span": span,
         "request_rate": (len(arrival) - 1) / span * per_second if span else None,
+        "rate_of": "sessions" if _are_sessions(columns) else "requests",
         "peak_per_minute": _peak_per_minute(arrival) if clock_unit == "ns" else None,
         "cv_of_gaps": cv,
         "burstiness": 1 / cv**2 if cv else None,
@@ -70,6 +72,13 @@ def starts(columns: Columns) -> Integers:
     if columns.sessions is None or columns.sessions.think is None:
         return columns.arrival
     return columns.arrival[columns.sessions.think < 0]
+
+
+def _are_sessions(columns: Columns) -> bool:
+    """Whether each arrival that is known before a run begins a session, whose other turns wait for answers."""
+    if columns.sessions is None or columns.sessions.think is None:
+        return False
+    return bool((columns.sessions.previous[columns.sessions.think < 0] < 0).all())
 
 
 def _lengths(values: Integers) -> dict[str, Any]:

@@ -96,6 +96,11 @@ def goals_of(requests: Any) -> Mapping[str | None, str]:
     return {} if origin is None else origin.goodput
 
 
+def written(targets: Mapping[str, Any]) -> dict[str, float]:
+    """Targets as JSON has them, in units of the clock."""
+    return {name: _number(most) for name, most in targets.items()}
+
+
 def targets_by_group(goals: Mapping[str | None, str], unit: str) -> dict[str | None, Targets]:
     """The same, read for a clock that counts in this unit. Raises InputError, which names the class."""
     found = {}
@@ -218,13 +223,10 @@ class _View:
         span = self.end - self.start
         if self.asked.targets is not None:
             figures = goodput(part, arrival, self.asked.targets, self.unit, span)
-            return {"targets": {name: _number(most) for name, most in self.asked.targets.items()}, **figures}
+            return {"targets": written(self.asked.targets), **figures}
         names, of_each = self.summary.groups()
         met = good_in_groups(part, arrival, (names, of_each[chosen]), self.asked.targets_of)
-        targets = {
-            name or "": {metric: _number(most) for metric, most in own.items()}
-            for name, own in self.asked.targets_of.items()
-        }
+        targets = {name or "": written(own) for name, own in self.asked.targets_of.items()}
         return {"targets_of_groups": targets, **goodput_of(met, part, arrival, self.unit, span)}
 
     def _rates(self, mask: Mask) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from batchlab.plan.trial import Row
 
 ATTAINED = "attained."
 IN = "in "
+GOODPUT = "goodput"
 TIMES = {"TTFT p50": "ttft.p50", "TTFT p99": "ttft.p99", "ITL p50": "itl.p50", "ITL p99": "itl.p99"}
 
 
@@ -36,17 +37,20 @@ def columns_of(rows: Sequence[Row]) -> list[Column]:
     found += [Column(IN + name.removeprefix(ATTAINED), name, "share") for name in attained]
     if any(f"slo.{ATTAINMENT}" in row for row in rows):
         found.append(Column(ATTAINMENT, ATTAINMENT, "share"))
-    if any("goodput" in row for row in rows):
-        found.append(Column("goodput", "goodput", "rate", 3))
+    if any(GOODPUT in row for row in rows):
+        found.append(Column(GOODPUT, GOODPUT, "rate", 3))
     return found
 
 
-def meanings(columns: Sequence[Column]) -> str:
-    """What is to be said of those whose heading does not say it; empty where there are none."""
+def meanings(columns: Sequence[Column], targets: str = "") -> str:
+    """What is to be said of those whose heading does not say it; empty where there are none.
+
+    targets: of each request, in words, where all runs have the same.
+    """
     named = {column.name for column in columns}
     said = []
     if any(name.startswith(ATTAINED) for name in named):
         said.append(f"{IN}OBJECTIVE: share of all requests within its bound, of ITL of all gaps")
-    if "goodput" in named:
-        said.append("goodput: requests within all targets")
+    if GOODPUT in named:
+        said.append(f"{GOODPUT}: requests within {targets or 'all targets'}")
     return "; ".join(said)

@@ -26,6 +26,7 @@ from batchlab.plan.trial import (
     refuse_shared,
     row_of,
     run_of,
+    targets_told,
 )
 from batchlab.scenario import cost_of
 
@@ -108,7 +109,11 @@ def about(sweep: Sweep) -> dict[str, Any]:
     """What the rows are of: for the metadata of their file, and for JSON."""
     shared: dict[str, Any] = {}
     with contextlib.suppress(BatchlabError):  # its row says why it cannot run
-        shared = common(run_of(sweep.trial({key: values[0] for key, values in sweep.grid.items()})), list(sweep.grid))
+        trial = sweep.trial({key: values[0] for key, values in sweep.grid.items()})
+        run = run_of(trial)
+        shared = common(run, list(sweep.grid))
+        if not any(name in key for key in sweep.grid for name in ("cost.", "goodput", "classes", "workload.file")):
+            shared |= targets_told(trial, run)
     return described(sweep.trial({}), {"settings": sweep.overrides, "varied": list(sweep.grid), **shared})
 
 

@@ -11,13 +11,14 @@ from batchlab.clients.columns import Columns
 from batchlab.core.tally import RESULTS
 from batchlab.errors import BatchlabError, InputError, SettingError
 from batchlab.files import read_toml
-from batchlab.metrics.answers import goals_of, targets_by_group
+from batchlab.metrics.answers import goals_of, targets_by_group, written
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import PERCENTILES, latencies
 from batchlab.metrics.objectives import (
     ATTAINMENT,
     Objective,
     Objectives,
+    Targets,
     good_in_groups,
     goodput,
     goodput_of,
@@ -92,6 +93,25 @@ class Judged:
     good: dict[str, Any] | None
 
 
+def targets_for(trial: Trial, goals: Mapping[str | None, str], unit: str) -> tuple[Targets, dict[str | None, Targets]]:
+    """What each request is held to: targets for all, or of each class. Raises InputError.
+
+    Those of `goodput` go before those that the classes state, and these before the bounds of the objectives.
+    """
+    if goals and not trial.goodput:
+        return {}, targets_by_group(goals, unit)
+    objectives = () if trial.slo is None else parse(trial.slo).objectives
+    return attained.targets_of(objectives, trial.goodput, unit), {}
+
+
+def targets_told(trial: Trial, run: Run) -> dict[str, Any]:
+    """The same as JSON: `targets`, or `targets_of_groups`; nothing without any. Raises InputError."""
+    targets, of_groups = targets_for(trial, goals_of(run.requests), run.cost.unit)
+    if of_groups:
+        return {"targets_of_groups": {name or "": written(own) for name, own in of_groups.items()}}
+    return {"targets": written(targets)} if targets else {}
+
+
 def judge(summary: Summary, trial: Trial, goals: Mapping[str | None, str]) -> Judged:
     """A run that has ended beside the objectives and targets of its trial. Raises InputError.
 
@@ -100,8 +120,7 @@ def judge(summary: Summary, trial: Trial, goals: Mapping[str | None, str]) -> Ju
     assert summary.header is not None, "the run has not begun"
     unit, arrival = summary.header.clock["unit"], summary.column("arrival")
     objectives = () if trial.slo is None else parse_slo(trial.slo, trial.goodput or goals).objectives
-    targets_of = {} if trial.goodput else targets_by_group(goals, unit)
-    targets = attained.targets_of(objectives, trial.goodput, unit)
+    targets, targets_of = targets_for(trial, goals, unit)
     good = goodput(summary.tally, arrival, targets, unit) if targets else None
     if targets_of:
         met = good_in_groups(summary.tally, arrival, summary.groups(), targets_of)
@@ -247,10 +266,17 @@ def load_of(run: Run) -> dict[str, Any]:
     }
 
 
+def rate_of(run: Run) -> str:
+    """What a request rate counts: `requests`, or `sessions` where some are turns of them."""
+    sessions = run.requests.sessions if isinstance(run.requests, Columns) else None
+    return "sessions" if sessions is not None and bool((sessions.previous >= 0).any()) else "requests"
+
+
 def common(run: Run, varied: Collection[str]) -> dict[str, Any]:
     """What runs have in common that differ in the keys `varied`, of one of them: policy, settings, step times and load.
 
-    Left out is what these keys change, and the KV blocks that follow from the memory of the GPU.
+    `rate_of`: what a request rate counts. Left out is what these keys change, and the KV blocks that follow from the
+    memory of the GPU.
     """
     settings, cost, load = settings_of(run), dict(run.cost.describe()), load_of(run)
     if "gpu_memory_utilization" in settings:
@@ -263,11 +289,13 @@ def common(run: Run, varied: Collection[str]) -> dict[str, Any]:
         section, _, name = key.partition(".")
         {"engine": settings, "cost": cost}.get(section, {}).pop(name, None)
     several = POLICY in varied
+    shaped = any(name in key for key in varied for name in ("turns", "classes", "workload.file"))
     return {
         "policy": None if several else run.engine,
         "engine": {} if several else settings,
         "cost_model": {} if "cost.model" in varied or "cost.gpu" in varied or "cost.llm" in varied else cost,
         "load": load,
+        "rate_of": None if shaped else rate_of(run),
     }
 
 

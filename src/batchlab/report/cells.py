@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -71,3 +72,11 @@ def number_of(value: Any) -> float:
 def switch_of(value: Any) -> bool:
     """Raises ValueError for what is neither true nor false."""
     return bool(SWITCH.of(value))
+
+
+def parsed(text: str) -> Any:
+    """A value of a table's metadata: JSON, or a text as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

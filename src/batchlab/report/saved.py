@@ -17,17 +17,30 @@ from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
 from batchlab.plan.columns import Column, columns_of, meanings
 from batchlab.plan.recommend import most_of
 from batchlab.report import words
-from batchlab.report.cells import RATE, is_number, number_of, refuse_odd_cells, switch_of
+from batchlab.report.cells import RATE, is_number, number_of, parsed, refuse_odd_cells, switch_of
 from batchlab.trace.read import NotStrictJson, parse_json
 from batchlab.units import counted
 
+EXPECTED_TABLE = "a table that batchlab sweep or tune wrote (.parquet) expected"
 LATENCIES = ("ttft.p99", "itl.p99")
 GAIN = "output_token_rate"
 MOST_ROWS = 20_000
 MOST_LISTED = 40
 TOGETHER = "all targets of a request at once"
 """The name of the curve of `attainment`."""
-OWN = ("objectives", "axes", "slo", "varied", "flags", "command", "met", "caveats")
+OWN = (
+    "objectives",
+    "axes",
+    "slo",
+    "varied",
+    "flags",
+    "command",
+    "met",
+    "caveats",
+    "rate_of",
+    "targets",
+    "targets_of_groups",
+)
 """Of a table's metadata, what the page tells beside its settings."""
 MOST_CHARS = 200
 """Of a setting's value."""
@@ -45,7 +58,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
-        raise InputError(path, None, None, f"a table of batchlab sweep expected ({one_line(str(error))})") from error
+        raise InputError(path, None, None, f"{EXPECTED_TABLE} ({one_line(str(error))})") from error
     about = {
         key.decode(errors=ODD): value.decode(errors=ODD)
         for key, value in (table.schema.metadata or {}).items()
@@ -53,10 +66,10 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     }
     names = table.column_names
     if "batchlab" not in about or "error" not in names:
-        raise InputError(path, None, None, "a table of batchlab sweep expected")
+        raise InputError(path, None, None, EXPECTED_TABLE)
     for name in ("unit", "totals.preemptions"):
         if name not in names:
-            raise InputError(path, f"column {name}", None, "is missing: a table of batchlab sweep expected")
+            raise InputError(path, f"column {name}", None, f"is missing: {EXPECTED_TABLE}")
     if table.num_rows > MOST_ROWS:
         raise InputError(path, None, None, f"{table.num_rows:,} runs are too many to draw: at most {MOST_ROWS:,}")
     keys = endings(names[: names.index("error")])
@@ -90,7 +103,8 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "listed": listed,
         "columns": [(column.heading, column.kind) for column in shown],
         "cells": [[good[place].get(column.name) for column in shown] for place in listed[:MOST_LISTED]],
-        "meanings": "" if "axes" in about else meanings(shown),
+        "meanings": "" if "axes" in about else meanings(shown, words.within(about, unit)),
+        "of": about["rate_of"] if about.get("rate_of") in ("requests", "sessions") else rate_key or "",
         "attained": [] if rate_key is None else _attained_by_series(good, keys, rate_key, objectives),
         "advice": _advice(rows, axes[0]["column"], about) if "axes" in about else None,
         "about": _about(stated),
@@ -105,7 +119,7 @@ def _advice(rows: Sequence[dict[str, Any]], column: str, about: Mapping[str, str
         return None
     before, after = (value if isinstance(value := one.get(column), int | float) else None for one in (rows[0], row))
     change = f"{100 * (after / before - 1):+.0f} %" if before and after is not None and row is not rows[0] else ""
-    caveats = _parsed(about.get("caveats", "[]"))
+    caveats = parsed(about.get("caveats", "[]"))
     return {
         "before": before,
         "after": after,
@@ -362,18 +376,10 @@ def _tried(answer: Mapping[str, Any], slo: str) -> list[dict[str, Any]]:
 
 def _stated(about: Mapping[str, str]) -> dict[str, Any]:
     """What a table's metadata says beside what the page tells of it: settings by their own keys, and the rest."""
-    found = {key: _parsed(value) for key, value in about.items() if key not in OWN}
+    found = {key: parsed(value) for key, value in about.items() if key not in OWN}
     settings = found.pop("settings", None)
     named = {KNOWN.get(key, key): value for key, value in found.items()}
     return {**named, **(settings if isinstance(settings, dict) else {})}
-
-
-def _parsed(text: str) -> Any:
-    """A value of a table's metadata: JSON, or a text as it is."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _rounded(key: str, value: Any) -> str:

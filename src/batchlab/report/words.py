@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from batchlab.errors import one_line
+from batchlab.report.cells import parsed
 from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
 FIGURES = ("mean", "p50", "p90", "p99", "max")
@@ -62,6 +64,22 @@ def figure(name: str) -> str:
     metric, _, of = name.replace(":", ".").partition(".")
     known = LATENCIES | {"max_itl": "Max ITL", "attainment": "Attainment"}
     return f"{known.get(metric, metric.upper())} {statistic(of)}".rstrip()
+
+
+def within(about: Mapping[str, str], unit: str) -> str:
+    """The targets that a table's metadata has, in words: chat: TTFT 200 ms, TPOT 15.0 ms; doc: TTFT 2.00 s.
+
+    Empty where it has none, or not so that they can be read.
+    """
+    groups = parsed(about.get("targets_of_groups", "{}")) or {"": parsed(about.get("targets", "{}"))}
+    try:
+        texts = {
+            group: ", ".join(f"{figure(name)} {time(most, unit)}" for name, most in own.items())
+            for group, own in groups.items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        return ""
+    return one_line("; ".join(f"{group}: {text}" if group else text for group, text in texts.items()))
 
 
 def share(value: float | None) -> str:

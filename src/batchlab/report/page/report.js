@@ -672,11 +672,11 @@ function fronts(sweep, number) {
     Object.assign(layout, { hovermode: "closest", margin: { ...layout.margin, t: 50, b: 60 }, xaxis: { ...look, title: { text: plain(`${axis.label} (${of})`), standoff: 8 }, rangemode: "tozero" }, yaxis: { ...look, rangemode: "tozero", title: { text: plain(gain.label) } } });
     Plotly.react(byId(`front-${number}-${k}`), traces, layout, CONFIG);
   });
-  if (byId(`rate-${number}`)) attainment(sweep.attained, sweep.unit, "requests", byId(`rate-${number}`));
+  if (byId(`rate-${number}`)) attainment(sweep.attained, sweep.unit, sweep.of, byId(`rate-${number}`));
   [...new Set(sweep.attained.map((curve) => curve.of))].forEach((of, k) => {
     const chart = byId(`rate-${number}-${k}`);
     const own = sweep.attained.filter((curve) => curve.of === of).map((curve) => ({ ...curve, name: curve.series }));
-    if (chart) attainment(own, sweep.unit, "requests", chart, null, of);
+    if (chart) attainment(own, sweep.unit, sweep.of, chart, null, of);
   });
 }
 
