@@ -303,9 +303,9 @@ SESSIONS = "turns = 3\nthink_time = 1_000_000_000\n"
 @pytest.mark.parametrize(("more", "of"), [("", "requests"), (SESSIONS, "sessions")])
 def test_a_sweep_says_what_its_rate_counts_and_its_targets(tmp_path: Path, more: str, of: str) -> None:
     """Of classes the targets are in the file, so that the page has them too; without the word an axis has the key."""
-    text = PLANNED.replace("[workload.generate]", f"[workload.generate]\n{more}")
-    text += '[[workload.generate.classes]]\nname = "chat"\ngoodput = "ttft:200"\n'
-    text += '[[workload.generate.classes]]\nname = "doc"\ngoodput = "e2el:9000 tpot:50"\n'
+    text, lengths = PLANNED[: PLANNED.index("prompt =")], PLANNED[PLANNED.index("prompt =") :]
+    for name, targets in (("chat", "ttft:200"), ("doc", "e2el:9000 tpot:50")):
+        text += f'[[workload.generate.classes]]\nname = "{name}"\ngoodput = "{targets}"\n{lengths}{more}'
     (tmp_path / "s.toml").write_text(text)
     table = tmp_path / "t.parquet"
     grid = ("--grid", "workload.generate.request_rate=20,40", "--slo", "ttft:p99<=300ms")
