@@ -25,7 +25,7 @@ from batchlab.bench.figures import Result, document, result_of
 from batchlab.bench.load import Measured, Plan
 from batchlab.bench.prompts import Prompts
 from batchlab.bench.run import Where, bench
-from batchlab.bench.scrape import Sample, parse
+from batchlab.bench.scrape import Sample, parse, series_figures
 from batchlab.bench.target import Target, base_of, find, session
 from batchlab.cli.main import cli
 from batchlab.clients.identity import prompt_runs
@@ -34,6 +34,7 @@ from batchlab.clients.workload import FileTable
 from batchlab.errors import InputError
 from batchlab.metrics.answers import Question, question
 from batchlab.metrics.fold import Summary
+from batchlab.metrics.looks import missed
 from batchlab.scenario import load
 from batchlab.simulate import Run, simulate
 from batchlab.trace.verify import verify
@@ -67,7 +68,7 @@ def measured(
 def test_scenario_11_coordinated_omission() -> None:
     """Server time 0.5 s, 8 requests evenly at 10/s, one in flight: from send 0.5 s; truly at most 3.3 s, mean 1.9 s."""
     requests = evenly(8, gap_ms=100, output=1)
-    result, _ = measured(a_run(seats=8, step_ms=500), requests, Plan(max_concurrency=1))
+    result, _ = measured(a_run(seats=8, step_ms=500), requests, Plan(max_concurrency=1), where={"scrape_interval": 0})
     found = document(result, NOTHING)
     close = {"abs": 15 * MS}
     assert found["latency"]["e2el_from_send"]["max"] == pytest.approx(500 * MS, **close)
@@ -190,8 +191,8 @@ def test_what_is_counted_beside_the_regular_looks_is_not_lost() -> None:
     found = document(asyncio.run(main()), NOTHING)
     assert (looks, found["server"]["preemptions"]) == ([1, 4], 3)  # the warm-up was before
     first, last = found["series"]
-    assert first["t"] == 0 < last["t"] and (first["running"], last["running"]) == (9, None)
-    assert found["server"]["running"] == {"mean": 9, "max": 9}  # after the load nothing of it runs
+    assert first["t"] == 0 < last["t"] and (first["running"], last["running"]) == (None, None)
+    assert (found["server"]["running"], found["server"]["samples"]) == (None, 0)  # before and after nothing of it runs
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -379,6 +380,7 @@ BAD: dict[str, tuple[Handler, str, str]] = {
     "cut off": (says(TOKEN, cut=True), "failed", "connection: "),
     "ends early": (says(TOKEN), "failed", "the stream broke off"),
     "nothing": (says(), "failed", "the stream broke off"),
+    "no reason": (says(TOKEN, "data: [DONE]\n\n"), "failed", "no finish_reason before [DONE]"),
     "no token": (
         says('data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\n'),
         "failed",
@@ -455,10 +457,29 @@ vllm:num_requests_waiting_by_reason{a="b"} 9
     assert parse("go_goroutines 5\n", 5) is None
 
 
+def test_only_looks_while_the_load_runs_count() -> None:
+    """0 before it, then 3, 3, 2: a mean of 8/3."""
+    series = [Sample(0, preemptions=1), *(Sample(k, n, 0, 0.5, 1) for k, n in ((1, 3), (2, 3), (3, 2)))]
+    found = series_figures([*series, Sample(4, preemptions=5)])
+    assert found is not None and (found["samples"], found["preemptions"]) == (3, 4)
+    assert found["running"] == {"mean": pytest.approx(8 / 3), "max": 3}
+
+
+def test_gauges_that_contradict_the_clients_are_told() -> None:
+    """One in flight for 80 of 100 ns: of 7 looks 5.6 should find it, of 6 only 4.8, which says nothing yet."""
+    spans = [(0, 50), (20, 80)]
+    (said,) = missed(7 * [(0.0, 0.0)], spans, 100)
+    assert "0 of 7 looks found a request" in said and "80 % of the time, 1.1 in the mean" in said
+    assert missed(6 * [(0.0, 0.0)], spans, 100) == [] == missed([], spans, 100)
+    assert missed([*(6 * [(0.0, 0.0)]), (0.0, 1.0)], spans, 100) == []  # one waits: it was seen
+    assert missed([(None, None), *(6 * [(0.0, 0.0)])], spans, 100) == []
+    assert missed(99 * [(0.0, 0.0)], [], 100) == []
+
+
 def test_files_that_others_read(tmp_path: Path) -> None:
     requests = [Request(f"q{k}", k * 15 * MS, 10 + k, 3 + k % 2, 3 + k % 2) for k in range(6)]
     requests.append(Request("gone", 90 * MS, 5, 50, 50, cancel_at=150 * MS))
-    result, _ = measured(a_run(), requests, where={"scrape_interval": 0.2})
+    result, _ = measured(a_run(), requests, where={"scrape_interval": 0.04})
     found = document(result, NOTHING)
 
     with (tmp_path / "requests.parquet").open("wb") as file:
@@ -481,7 +502,7 @@ def test_files_that_others_read(tmp_path: Path) -> None:
     assert run.first == pytest.approx(
         [o.chunks[0][0] / 1e9 - result.outcomes[0].sent / 1e9 for o in result.outcomes[:6]]
     )
-    assert run.series
+    assert run.series and all(row["t"] > 0 for row in run.series)  # not the look before the load
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_gpu_blocks", "async_scheduling")
     assert [run.engine[name] for name in names] == [8, 256, 2048, 513, False]
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from batchlab.cli import main
-from batchlab.cli.explain_tables import by_turns
+from batchlab.cli.explain_tables import _took, by_turns
 from batchlab.explain.explainer import merge_facts
 from batchlab.explain.lives import Span
 from batchlab.explain.reasons import Reason
+from batchlab.units import duration
 
 pytestmark = pytest.mark.once
 
@@ -335,3 +336,11 @@ def test_of_a_server_that_nobody_has_asked_there_are_no_empty_tables(tmp_path: P
     assert shown.returncode == 0
     assert "the recording ends after 0 iterations, at 0 ns: no requests" in shown.stdout
     assert "arrived" not in shown.stdout and "TTFT" not in shown.stdout
+
+
+def test_the_time_counts_from_the_first_arrival() -> None:
+    """A server that idles for 300 s before its first request has not taken 312 s for the load."""
+    assert _took(312_887_000_000, [300_887_000_000, 301_000_000_000], "ns") == (
+        f"{duration(12_000_000_000, 'ns')} from the first arrival at {duration(300_887_000_000, 'ns')} to the end"
+    )
+    assert _took(5_000_000_000, [0, 7], "ns") == duration(5_000_000_000, "ns")

@@ -82,6 +82,16 @@ IN_INIT = "    def __init__(self):\n        super().__init__()\n"
             "victim: 'least-computed': is set after super().__init__(),",
         ),
         (IN_INIT + "        self.queue_key = 'abc'", "queue_key: 'abc': must be a function of a sequence"),
+        *(
+            (body, "victim: must be the name of a rule: last-admitted, priority, most-remaining, least-computed, as in")
+            for body in (
+                "    def victim(self, view):\n        return None",
+                "    @staticmethod\n    def victim(view):\n        return None",
+                "    victim = 5",
+                IN_INIT + "        self.victim = lambda running: running[0]",
+                IN_INIT + "        self.victim = ['priority']",
+            )
+        ),
     ],
 )
 def test_what_would_be_ignored_is_refused(tmp_path: Path, body: str, said: str) -> None:
@@ -138,3 +148,9 @@ def test_every_built_in_policy_may_be_derived_from() -> None:
         made = mine(**{key: value for key, value in needed.items() if key in policies.parameters(found)})
         assert all(hasattr(made, key) for key in policies.parameters(found)), name
         check_stated(made, name)
+
+
+@pytest.mark.parametrize("victim", ["lambda running: running[0]", "'youngest'", "['priority']"])
+def test_a_rule_that_there_is_not_cannot_be_handed_on(tmp_path: Path, victim: str) -> None:
+    with pytest.raises(InputError, match=r"victim: .*must be the name of a rule: last-admitted, priority, most-rem"):
+        admitted(tmp_path, f"class Mine(Vllm):\n    def __init__(self):\n        super().__init__(victim={victim})\n")

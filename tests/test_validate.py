@@ -445,6 +445,36 @@ def test_the_coefficients_behind_served_requests_are_found(tmp_path: Path) -> No
     assert errors["e2e"]["count"] == 40 and errors["e2e"]["mean"] < 2 and errors["tpot"]["mean"] < 1
 
 
+@pytest.mark.parametrize("all_of_them", [False, True])
+@pytest.mark.filterwarnings("error")
+def test_what_was_measured_as_0_has_no_relative_error(tmp_path: Path, all_of_them: bool) -> None:
+    """All tokens read at one moment. Of 40 requests the places 2, 7, 12, ... are held out."""
+    folder = make_run(tmp_path / "run", 5, count=40, blocks=None)
+    rows = [json.loads(line) for line in (folder / "requests.jsonl").read_text().splitlines()]
+    held = [row for row in rows[2::5] if row["output_toks"] > 1]
+    assert len(held) > 2
+    for row in rows if all_of_them else held[1:2]:
+        row["first_token_ts"] = row["last_token_ts"]
+    (folder / "requests.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    ended = invoke("calibrate", folder, "-o", tmp_path / "cost.toml")
+    text = (tmp_path / "cost.toml").read_text()
+    assert ended.exit_code == 0 and not any(word in ended.output + text for word in ("inf ", "nan"))
+    (row,) = (line.split() for line in ended.stdout.splitlines() if line.startswith("tpot"))
+    if all_of_them:
+        assert row == ["tpot", "0", "-", "-", "-", "-", "-", "-"]
+        assert f"# Held out, {len(held)}: tpot was measured as 0" in text
+        assert (
+            f"tpot was measured as 0 for {len(held)} of {len(held)} requests held out: they have no relative error"
+            in ended.stderr
+        )
+    else:
+        assert row[1] == f"{len(held) - 1}" and f"# Held out, {len(held) - 1}: tpot is off by" in text
+        assert (
+            f"tpot was measured as 0 for 1 of {len(held)} requests held out: they have no relative error"
+            in ended.stderr
+        )
+
+
 def trace_of(path: Path, cost: dict[str, Any], policy: Vllm, requests: list[Request]) -> Summary:
     with path.open("w") as file:
         summary = Summary()

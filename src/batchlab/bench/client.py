@@ -199,7 +199,7 @@ class Stream:
         """One event. Whether more may come."""
         self._events += 1
         if data == b"[DONE]":
-            self._close()
+            self._close("no finish_reason before [DONE]")
             return False
         try:
             return self._document(json.loads(data), now)
@@ -246,11 +246,11 @@ class Stream:
                 raise EndlessError
         self._finished |= choice.get("finish_reason") is not None
 
-    def _close(self) -> None:
-        """The stream is over: it is complete if it said so."""
+    def _close(self, unfinished: str = "the stream broke off") -> None:
+        """The stream is over: it is complete if it said so. unfinished: what it is where it did not."""
         outcome = self._outcome
         if not self._finished or not outcome.chunks:
-            outcome.reason = "the stream broke off" if not self._finished else "an answer without a token"
+            outcome.reason = unfinished if not self._finished else "an answer without a token"
             return
         outcome.result = "completed"
         outcome.output = outcome.output or None  # 0, of an answer: it does not count

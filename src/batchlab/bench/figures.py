@@ -20,6 +20,7 @@ from batchlab.events import Header
 from batchlab.metrics.answers import Question, answers
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies, rate_of, throughput
+from batchlab.metrics.looks import missed
 from batchlab.units import NS_IN_MS, NS_IN_S
 
 LATE = 10 * NS_IN_MS
@@ -152,7 +153,7 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
     }
     if asked:
         found["answers"] = answers(summary, asked, result.until)
-    found["notes"] = [*_not_answered(result.outcomes), *notes(found)]
+    found["notes"] = [*_not_answered(result.outcomes), *notes(found), *_gauges_missed(result)]
     if result.measured.cut is not None:
         found["notes"].insert(0, _cut_short(result.measured))
     return found
@@ -183,6 +184,13 @@ def _not_answered(outcomes: Sequence[Outcome]) -> list[str]:
         why = "; ".join(reasons.values())
         lines.append(f"{gone} from {last / NS_IN_S:,.1f} s on: all {len(later):,} that ended later {became}: {why}")
     return lines
+
+
+def _gauges_missed(result: Result) -> list[str]:
+    """Whether the server's gauges contradict what its clients saw of it."""
+    looks = [(s.running, s.waiting) for s in result.series]
+    spans = [(o.sent, o.chunks[-1][0]) for o in result.outcomes if o.chunks]
+    return missed(looks, spans, result.measured.elapsed)
 
 
 def from_send(outcomes: Sequence[Outcome]) -> dict[str, Any]:

@@ -116,15 +116,15 @@ def write_run(result: Result, folder: Path, run: Run) -> None:
     }
     with whole_file(folder / "meta.json") as file:
         json.dump(meta, file, indent=1)
-    if not result.series:
+    looks = [s for s in result.series if None not in (s.running, s.waiting, s.kv_cache_usage)]
+    if not looks:
         (folder / "timeseries.csv").unlink(missing_ok=True)  # of the run that this one replaces
     else:
         with whole_file(folder / "timeseries.csv") as file:
             rows = csv.writer(file, lineterminator="\n")
             rows.writerow(["t", "running", "waiting", "kv_cache_pct"])
-            for s in result.series:
-                if None not in (s.running, s.waiting, s.kv_cache_usage):
-                    rows.writerow([s.t / NS_IN_S, s.running, s.waiting, 100 * (s.kv_cache_usage or 0.0)])
+            for s in looks:
+                rows.writerow([s.t / NS_IN_S, s.running, s.waiting, 100 * (s.kv_cache_usage or 0.0)])
 
 
 def _row(result: Result, run: Run, position: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import aiohttp
@@ -34,7 +34,7 @@ PATIENCE = 5.0
 class Sample:
     """What the server said at `t`, ns from the start of the load; None for what it did not say.
 
-    The last one is from after the load: it has only what is counted.
+    The first one is from before the load and the last one from after it: they have only what is counted.
 
     Over several engines running, waiting and preemptions are sums, and kv_cache_usage, a share of 1, is the mean.
     """
@@ -82,11 +82,11 @@ class Scraper:
         self.samples: list[Sample] = []
 
     async def before(self) -> None:
-        """The first look. The load begins when it is over, and so do the times."""
+        """The first look, for what was counted by then. The load begins when it is over, and so do the times."""
         sample = await self._look()
         self._start = self._now()
         if sample is not None:
-            self.samples.append(replace(sample, t=0))
+            self.samples.append(Sample(0, preemptions=sample.preemptions))
 
     async def during(self, interval: float) -> None:
         """Look every interval (s), until cancelled."""
@@ -112,10 +112,14 @@ class Scraper:
 
 
 def series_figures(samples: Sequence[Sample]) -> dict[str, Any] | None:
-    """Mean and largest of what was seen, and how many preemptions there were in between; None if nothing was."""
+    """Mean and largest of what was seen while the load ran, and how many preemptions there were; None if nothing was.
+
+    samples: the looks while it ran.
+    """
     if not samples:
         return None
-    found: dict[str, Any] = {"samples": len(samples), "span": (samples[-1].t - samples[0].t) / NS_IN_S}
+    looks = sum(any(getattr(sample, name) is not None for name in GAUGES) for sample in samples)
+    found: dict[str, Any] = {"samples": looks, "span": (samples[-1].t - samples[0].t) / NS_IN_S}
     for name in GAUGES:
         values = [v for v in (getattr(sample, name) for sample in samples) if v is not None]
         found[name] = {"mean": sum(values) / len(values), "max": max(values)} if values else None

@@ -18,19 +18,21 @@ TIED = 1e-10
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative errors, in %: signed mean, mean of the absolute ones, their P50, P95 and largest.
+    """Relative errors, in %: signed mean, mean of the absolute ones, their P50, P95 and largest. None: there are none.
 
+    count: of so many samples. left_out: those beside them that were measured as 0, whose errors are not relative ones.
     total: of the sum of all predictions against that of all measurements. Where long ones are predicted too short it
     is far below 0 with a signed mean near 0: each sample counts there as much as any other, here by its time.
     """
 
     count: int
-    bias: float
-    mean: float
-    p50: float
-    p95: float
-    worst: float
-    total: float
+    bias: float | None
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    worst: float | None
+    total: float | None
+    left_out: int = 0
 
 
 def fit(features: Floats, times: Floats, spread: Floats | None = None) -> Floats:
@@ -77,9 +79,13 @@ def held_out(count: int) -> npt.NDArray[np.bool_]:
 
 
 def errors(predicted: Floats, measured: Floats) -> Errors:
-    """How far predictions are off."""
-    off = 100 * (predicted / measured - 1)
+    """How far predictions are off, of what was measured as more than 0; the total is that of all."""
+    known = measured > 0
+    left_out = int((~known).sum())
+    if not known.any():
+        return Errors(0, None, None, None, None, None, None, left_out)
+    off = 100 * (predicted[known] / measured[known] - 1)
     size = np.abs(off)
-    p50, p95 = np.percentile(size, [50, 95])
+    p50, p95 = map(float, np.percentile(size, [50, 95]))
     total = 100 * float(predicted.sum() / measured.sum() - 1)
-    return Errors(len(off), float(off.mean()), float(size.mean()), float(p50), float(p95), float(size.max()), total)
+    return Errors(len(off), float(off.mean()), float(size.mean()), p50, p95, float(size.max()), total, left_out)

@@ -79,7 +79,8 @@ def _say_server(out: Console, server: dict[str, Any] | None) -> None:
             parts.append(f"{title} mean {mean} max {most}")
     if server["preemptions"] is not None:
         parts.append(counted(round(server["preemptions"]), "preemption"))
-    parts[:1] = [f"server, {counted(server['samples'], 'look')}: {', '.join(parts[:1])}"]
+    looks = f"server, {counted(server['samples'], 'look')}"
+    parts[:1] = [": ".join([looks, *parts[:1]])]
     _say_parts(out, parts, ", ")
 
 

@@ -16,6 +16,7 @@ from batchlab.cli.tables import console, say
 from batchlab.cli.validate import engine_settings
 from batchlab.errors import InputError
 from batchlab.files import whole_file
+from batchlab.units import counted
 
 if TYPE_CHECKING:
     from batchlab.calibrate.fit import Errors, Floats
@@ -147,7 +148,11 @@ def _document(
     if tied := not_told_apart(features):
         told = f"the steps do not tell {', '.join(tied)} apart: other values fit as well, and the error says nothing"
         notes = [*notes, f"{told} of steps of other sizes"]
-    notes = [*notes, *(_off_in_total(name, of) for name, of in found.items() if abs(of.total) > TOTAL_OFF)]
+    notes = [
+        *notes,
+        *(_unmeasured(name, of) for name, of in found.items() if of.left_out),
+        *(_off_in_total(name, of.total, of.bias) for name, of in found.items() if abs(of.total or 0.0) > TOTAL_OFF),
+    ]
     return {
         "data": source.name,
         "fitted_to": unit,
@@ -159,12 +164,19 @@ def _document(
     }
 
 
-def _off_in_total(name: str, of: "Errors") -> str:
+def _unmeasured(name: str, of: "Errors") -> str:
+    """Of whom there is no relative error: all tokens were read in the same moment."""
+    held = counted(of.count + of.left_out, "request")
+    return f"{name} was measured as 0 for {of.left_out:,} of {held} held out: they have no relative error"
+
+
+def _off_in_total(name: str, total: float | None, signed: float | None) -> str:
     """What it means that the held-out steps, or a latency of the held-out requests, are off in their sum."""
-    short = f"{abs(of.total):.1f} % too {'short' if of.total < 0 else 'long'}"
+    assert total is not None and signed is not None
+    short = f"{abs(total):.1f} % too {'short' if total < 0 else 'long'}"
     if name != "step":
         return f"the mean {name} of the requests held out comes out {short}"
-    bias = f"the bias, {of.bias:+.1f} %, counts a short step as much as a long one"
+    bias = f"the bias, {signed:+.1f} %, counts a short step as much as a long one"
     return f"all held-out steps together come out {short}, and so will mean latencies predicted with this cost; {bias}"
 
 
@@ -174,6 +186,11 @@ def toml(document: dict[str, Any]) -> str:
     linear = document["cost"]["model"] == "linear"
     lines = [f"# Fitted to {source}, no coefficient below 0." if linear else f"# The {source}."]
     for name, of in document["held_out_errors_pct"].items():
+        if not of["count"]:
+            lines.append(
+                f"# Held out, {of['left_out']:,}: {name} was measured as 0, so by how many % it is off is not known."
+            )
+            continue
         lines.append(
             f"# Held out, {of['count']:,}: {name} is off by {of['mean']:.1f} % on average (P95 {of['p95']:.1f} %, "
             f"bias {of['bias']:+.1f} %), all of it together by {of['total']:+.1f} %."
@@ -192,6 +209,10 @@ def _outward(fitted: dict[str, list[float]]) -> list[tuple[str, tuple[float, flo
     return [(name, (float(low // 1), float(-(-high // 1)))) for name, (low, high) in fitted.items()]
 
 
+def _cell(error: float | None, sign: str = "") -> str:
+    return "-" if error is None else f"{error:{sign}.2f}"
+
+
 def _print(document: dict[str, Any], output: str) -> None:
     out = console()
     model = document["cost"]["model"]
@@ -207,8 +228,8 @@ def _print(document: dict[str, Any], output: str) -> None:
     heads = ("held out", "total %", "bias %", "mean %", "P50 %", "P95 %", "worst %")
     rows = []
     for name, of in document["held_out_errors_pct"].items():
-        signed = (f"{of[key]:+.2f}" for key in ("total", "bias"))
-        rows.append((name, f"{of['count']:,}", *signed, *(f"{of[key]:.2f}" for key in ("mean", "p50", "p95", "worst"))))
+        signed = (_cell(of[key], "+") for key in ("total", "bias"))
+        rows.append((name, f"{of['count']:,}", *signed, *(_cell(of[key]) for key in ("mean", "p50", "p95", "worst"))))
     print_folded(out, table_of(("error of", *heads), rows), heads)
     out.print()
     ranges = ", ".join(f"{name} {low:,.0f} to {high:,.0f}" for name, (low, high) in _outward(document["fitted"]))

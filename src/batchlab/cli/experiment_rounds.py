@@ -15,6 +15,8 @@ from batchlab.plan.experiment import LOADS, Measured
 from batchlab.units import NS_IN_MS, counted
 
 OPEN = "not resolved"
+SMALL = 0.1
+"""Below it two decimals do not show two digits."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def tell(found: Experiment, document: dict[str, Any] | None) -> None:
         say(out, "")
     noise = "one round has no interval" if count == 1 else f"its 95 % interval over {rounds}; {OPEN}: holds 0 %"
     say(out, f"times in ms, of the mean over {rounds}; change: mean of the ratios within rounds, {noise}")
-    told = sum(change(*found.runs(load), of) is not None for load in LOADS for of in TABLE.values())
+    told = sum(_has_interval(change(*found.runs(load), of)) for load in LOADS for of in TABLE.values())
     if count > 1:
         say(out, f"of {told} changes with an interval about one in twenty leaves out 0 % by chance")
     for arms in zip(*found.rounds, strict=True):
@@ -90,12 +92,22 @@ def _columns(found: Experiment, load: str) -> dict[str, list[Any]]:
 def _spread(value: Interval, scale: float) -> str:
     if value.mean is None:
         return "-"
-    text = f"{value.mean * scale:,.2f}"
-    return text if value.half_width is None else f"{text} ±{value.half_width * scale:,.2f}"
+    text = _number(value.mean * scale)
+    return text if value.half_width is None else f"{text} ±{_number(value.half_width * scale)}"
+
+
+def _number(value: float) -> str:
+    """Two decimals; two digits of what is small, or two that differ would both be 0.00."""
+    return f"{value:.2g}" if 0 < abs(value) < SMALL else f"{value:,.2f}"
 
 
 def _simulated(found: tuple[float, float, float] | None) -> str:
     return "-" if found is None else f"{100 * found[0]:+,.0f} %"
+
+
+def _has_interval(found: tuple[float, float, float] | None) -> bool:
+    """Whether a change is shown with one: equal in all rounds, or of a single round, it has none."""
+    return found is not None and not math.isnan(found[1]) and found[1:] != (0, 0)
 
 
 def _change(found: tuple[float, float, float] | None) -> str:
@@ -103,10 +115,8 @@ def _change(found: tuple[float, float, float] | None) -> str:
     if found is None:
         return "-"
     middle, low, high = (100 * bound for bound in found)
-    if math.isnan(low):
-        return OPEN
-    if low == high == 0:
-        return "equal"
+    if not _has_interval(found):
+        return OPEN if math.isnan(low) else "equal"
     said = f"{middle:+,.0f} %" if resolved(found) else OPEN
     return f"{said} ({low:+,.0f} to {min(high, 9999):+,.0f})"
 

@@ -41,9 +41,9 @@ def print_overview(trace: str, found: Explanation) -> None:
     """Sums by reason, the slowest requests, those that were not completed, and the findings."""
     out, header, end = console(), found.header, found.end
     unit = header.clock["unit"]
-    came = sum(life.attempts > 0 for life in found.state.lives.values())
-    took = counted(end.iterations, "iteration") + ("" if unit == "iteration" else f", {duration(end.time, unit)}")
-    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {counted(came, 'request')}, {took}"))
+    came = [life.request.arrival for life in found.state.lives.values() if life.attempts]
+    took = counted(end.iterations, "iteration") + ("" if unit == "iteration" else f", {_took(end.time, came, unit)}")
+    say(out, one_line(f"{trace}: {header.engine} ({header.rules}), {counted(len(came), 'request')}, {took}"))
     if not found.state.lives:  # of a server that nobody has asked
         return
     groups = found.groups()
@@ -62,6 +62,14 @@ def print_overview(trace: str, found: Explanation) -> None:
         out.print(
             f"[bold]{escape(finding.name)}[/bold]: {escape(one_line(finding.text))}", soft_wrap=not out.is_terminal
         )
+
+
+def _took(end: int, came: list[int], unit: str) -> str:
+    """How long it took: a server that idles before its first request is not what took the time."""
+    first = min(came, default=0)
+    if not first:
+        return duration(end, unit)
+    return f"{duration(end - first, unit)} from the first arrival at {duration(first, unit)} to the end"
 
 
 def _print_groups(out: Console, groups: dict[str, Group], unit: str) -> None:

@@ -5,7 +5,7 @@ from types import FunctionType
 from typing import Any
 
 from batchlab.errors import InputError
-from batchlab.policies.victims import RULES
+from batchlab.policies.victims import NAMED, RULES
 from batchlab.settings import parameters
 
 PLAIN = (bool, int, float, str)
@@ -67,6 +67,10 @@ def _check_victim(policy: Any, name: str, base: type[Any]) -> None:
     chosen, rule = getattr(policy, "victim", None), getattr(policy, "_victim", None)
     if not any(rule is built_in for built_in in RULES.values()):
         return
+    stated = _stated(policy, base, "victim")
+    own = stated is not None and not isinstance(stated, str) and not inspect.isdatadescriptor(stated)
+    if own or not (chosen is None or isinstance(chosen, str)):
+        raise InputError(name, "victim", None, NAMED)
     if isinstance(_stated(policy, base, "victim_rule"), FunctionType):
         raise _replaced(name, base, "victim_rule", "hand it on in __init__: super().__init__(victim=...)")
     if isinstance(chosen, str) and rule is not RULES.get(chosen):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from batchlab.core.sequence import Sequence
+from batchlab.errors import InputError
 
 VictimRule = Callable[[list[Sequence]], Sequence]
 
@@ -33,3 +34,12 @@ RULES: dict[str, VictimRule] = {
     "most-remaining": most_remaining,
     "least-computed": least_computed,
 }
+NAMED = f'must be the name of a rule: {", ".join(RULES)}, as in super().__init__(victim="most-remaining")'
+"""How a class of one's own says whom to preempt."""
+
+
+def rule_named(name: str) -> VictimRule:
+    """The rule of this name. Raises InputError for anything else, such as a function."""
+    if not isinstance(name, str) or name not in RULES:
+        raise InputError(None, "victim", name if isinstance(name, str) else None, NAMED)
+    return RULES[name]

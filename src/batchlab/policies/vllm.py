@@ -60,7 +60,7 @@ from batchlab.core.sequence import Sequence
 from batchlab.core.work import Refusal
 from batchlab.errors import SettingError
 from batchlab.policies.base import Policy, exhausted, require_budget
-from batchlab.policies.victims import RULES, VictimRule
+from batchlab.policies.victims import VictimRule, rule_named
 
 TOKENS = Refusal.TOKENS
 BLOCKS = Refusal.BLOCKS
@@ -227,7 +227,7 @@ class Vllm(Walk, Policy):
         by_priority = scheduling_policy == "priority"
         self.steps_in_flight = 2 if async_scheduling else 1  # rule 20
         self.queue_key = priority_key if by_priority else None
-        rule = RULES[victim or ("priority" if by_priority else "last-admitted")]
+        rule = rule_named(("priority" if by_priority else "last-admitted") if victim is None else victim)
         place = "key" if by_priority else "front"  # rule 6
         Walk.__init__(
             self,

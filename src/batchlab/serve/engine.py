@@ -176,8 +176,8 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a seat."""
-        return len(self.core.waiting) + len(self._coming)
+        """Requests that wait for a seat. As in vLLM, who came during a step is seen when the next one begins."""
+        return len(self.core.waiting)
 
     async def serve(self) -> None:
         """Run until `stop`, and tell the observers that it is over."""

@@ -16,6 +16,7 @@ from batchlab.clients.workload import ColumnMap, FileTable
 from batchlab.costs.measured import Row, read
 from batchlab.errors import InputError
 from batchlab.files import read_text
+from batchlab.metrics.looks import missed
 from batchlab.settings import MOST_TOKENS
 from batchlab.units import NS_IN_S
 
@@ -119,6 +120,9 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
     path = folder / "timeseries.csv"
     series = read(path, ("t", "running", "waiting", "kv_cache_pct")) if path.exists() else []
     queued, first, last = ([row[name] + shift - start for row in rows] for name in TIMES[1:])
+    sent = (arrival / NS_IN_S).tolist()
+    looks = [(row["running"], row["waiting"]) for row in series]
+    notes += missed(looks, zip(sent, last, strict=True), max(last))
     version = meta.get("vllm_version")
     if version is not None and not isinstance(version, str):
         raise InputError(folder / "meta.json", "vllm_version", version, "must be a text")
@@ -130,7 +134,7 @@ def recorded(folder: Path, workload: Path | None = None) -> Recorded:
         lockstep,
         tensor,
         columns,
-        (arrival / NS_IN_S).tolist(),
+        sent,
         queued,
         first,
         last,
