@@ -201,7 +201,7 @@ def test_each_objective_of_a_sweep_has_its_chart(driver: webdriver.Chrome, plann
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_marks_in_cells_can_be_read(driver: webdriver.Chrome, small_report: Path, dark: bool) -> None:
-    """By WCAG's contrast of a mark to its cell: what the chart library chooses by itself is at 3.2 on some."""
+    """Black or white, as the colour of the cell lets them be read."""
     page = Page(driver, small_report, dark=dark)
     fills = page.run(
         """return [...new Set([...document.querySelectorAll("#timeline .heatmap-label text")]
