@@ -99,10 +99,11 @@ def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report
 
 def test_what_makes_a_capacity_uncertain_is_a_note(planned_report: Path, folder: Path, tmp_path: Path) -> None:
     document = json.loads((folder / "c.json").read_text(encoding="utf-8"))
-    more = {"caveats": ["few\nrequests", "a short load"], "load": {"arrivals": "poisson", "requests": 60}}
+    caveats = {"caveats": ["few\nrequests", "a short load"], "caveats_of_changes": ["shorter yet"]}
+    more = {**caveats, "load": {"arrivals": "poisson", "requests": 60}}
     (tmp_path / "c.json").write_text(json.dumps(document | more), encoding="utf-8")
     found = saved.capacity(tmp_path / "c.json")
-    assert found["notes"] == ["few\\nrequests", "a short load"]
+    assert found["notes"] == ["few\\nrequests", "a short load", "shorter yet"]
     assert (found["facts"]["load.arrivals"], found["facts"]["load.requests"]) == ("poisson", "60")
     assert not any(name.startswith("caveats") for name in found["facts"])
 
@@ -120,6 +121,7 @@ def test_what_makes_a_capacity_uncertain_is_a_note(planned_report: Path, folder:
         {"settings": ["x"], "samples": [{"sample": "seed 3", "met": {}, "missed": None}]},
         {"capacity": -1},
         {"caveats": 3},
+        {"caveats_of_changes": 3},
         {"of": 5},
         {"of": None},
         {"unit": True},
