@@ -291,22 +291,65 @@ def tally_of(lives):
     return part_of(tally), np.array([life[0] for life in lives], np.int64)
 
 
+def steady_of(lives, first_turns=None):
+    part, arrival = tally_of(lives)
+    return steady_window(part, arrival, np.array(first_turns or range(len(lives))))
+
+
 def test_steady_window_by_hand():
     # Two run at once at most: the wave is two completions, the second at 20. The last arrival is at 70; the one from 60
     # ends after it, those before do not.
     lives = [(0, 0, 10), (5, 5, 20), (20, 20, 30), (30, 30, 40), (50, 50, 69), (60, 60, 75), (70, 75, 80)]
-    window = steady_window(*tally_of(lives))
+    window = steady_of(lives)
     assert (window.start, window.end) == (20, 60)
     assert "wave of 2" in window.rule
     assert window.holds(np.array([19, 20, 59, 60])).tolist() == [False, True, True, False]
     lives[3] = (30, 30, None)  # it never ends: from then on nobody is known to be undisturbed
-    assert (steady_window(*tally_of(lives)).start, steady_window(*tally_of(lives)).end) == (20, 30)
+    assert (steady_of(lives).start, steady_of(lives).end) == (20, 30)
+
+
+def test_later_turns_alone_are_no_steady_load():
+    # The turns of a session begin at 0 and 12, of another at 5 and 25: two at once, the second of them over at 30. The
+    # last session begins at 60, when all that came before 50 have their last token.
+    lives = [(0, 0, 10), (5, 5, 18), (12, 12, 20), (25, 25, 30), (40, 40, 45), (50, 50, 61), (60, 60, 70), (80, 80, 90)]
+    window = steady_of(lives, [0, 1, 0, 1, 4, 5, 6, 6])
+    assert (window.start, window.end, window.rule) == (30, 50, "after a wave of 2 sessions, before the drain")
+    assert (steady_of(lives).start, steady_of(lives).end) == (18, 80)  # as if nobody waited for anything
+
+
+def test_the_window_of_sessions_is_its_definition():
+    """A session a second, three turns two seconds apart: from the trace as from the run, and by the definition."""
+    turns = {"turns": 3, "think_time": 2_000_000_000, "prompt": 5, "output": 4}
+    load = {"num_prompts": 300, "seed": 1, "arrivals": "poisson", "request_rate": 1, **turns}
+    run = run_of(
+        {
+            "engine": {"policy": "vllm", "max_num_seqs": 8, "max_num_batched_tokens": 64},
+            "cost": {"model": "linear", "unit": "ns", "per_iteration": 10_000_000},
+            "workload": {"generate": load},
+        }
+    )
+    asked = question("ns", None, (), "steady")
+    summary = online(run)
+    found = answers(summary, asked)
+    lives = {result.request.id: result for result in summary.results}
+    first = {}
+    for id, result in lives.items():
+        first[id] = id if result.request.after is None else first[result.request.after]
+    begun = {id: result.first_scheduled for id, result in lives.items() if first[id] == id}
+    ended = {root: max(result.completed_time for id, result in lives.items() if first[id] == root) for root in begun}
+    wave = max(sum(begun[a] <= begun[b] < ended[a] for a in begun) for b in begun)
+    last = max(lives[id].request.arrival for id in begun)
+    late = [result.request.arrival for result in lives.values() if result.completed_time > last]
+    assert found["window"]["from"] == sorted(ended.values())[wave - 1]
+    assert found["window"]["to"] == min(late, default=last) < summary.end.time - 2_000_000_000
+    assert found["stationarity"]["stationary"] is True
+    assert all(answers(summary, asked) == found for summary in told(run))
 
 
 @pytest.mark.parametrize("lives", [[(0, 0, 10)], [(0, 0, None)], [(0, 0, 10), (0, 0, 10), (10, 10, 20)]])
 def test_too_short_to_have_a_steady_part(lives):
     with pytest.raises(InputError, match="the run is too short"):
-        steady_window(*tally_of(lives))
+        steady_of(lives)
 
 
 @pytest.mark.parametrize(("rate", "stationary"), [(6, True), (14, False)])

@@ -284,6 +284,14 @@ def test_a_change_that_a_short_load_decides_is_called_uncertain(tmp_path):
     assert f"uncertain: {caveat}" in CliRunner().invoke(cli, command).stdout.splitlines()
 
 
+def test_a_client_whose_requests_never_all_come_has_an_answer_too(write):
+    """Four in flight at most, and the run is over before the fifth ends: most requests were never sent."""
+    text = EVEN.replace("[workload.generate]", "[workload]\nmax_concurrency = 4\n[workload.generate]")
+    scenario = write(ENGINE + "[run]\nmax_iterations = 3\n" + text)
+    result = CliRunner().invoke(cli, ["capacity", scenario, "--seeds=1", "--jobs=1", "--slo=ttft:p99<=100ms"])
+    assert result.exit_code == 1 and "iteration_limit" in result.stdout
+
+
 def test_who_shares_a_prefix_has_no_session(write, rates_alone):
     found = find(
         Trial(write(ENGINE + EVEN.replace("output = 1", "output = 1\nshared_prefix = 1")), slo="ttft:p50<=1s"), 1, 1

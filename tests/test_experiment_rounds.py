@@ -279,6 +279,15 @@ def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.Cap
     assert set(equal) == set(TABLE) - resolved_rows and "not resolved (" not in "".join(shown)
 
 
+def test_a_reading_has_the_shares_of_its_table() -> None:
+    """Ratios of 1/5 and 1/3 by rounds: in the mean 1/sqrt(15), 74 % less; of the sums it would be 1 - 60/200 = 70 %."""
+    one = [made(8, itl__p99=value) for value in (50, 150, 50, 150)]
+    other = [made(64, itl__p99=value) for value in (10, 50, 10, 50)]
+    found = change(one, other, ("itl", "p99"))
+    assert found is not None and found[0] == pytest.approx(15**-0.5 - 1)
+    assert reading(one, other, KEY) == ["no rule applies; max_num_batched_tokens = 64 has ITL P99 74 % shorter"]
+
+
 def test_how_many_wait_is_the_mean_of_the_rounds() -> None:
     """As in the table, whatever the first round had: of 3, 5 and 4, and of 0.5, 1 and 0.75."""
     one = [made(8, waiting=waiting) for waiting in (3.0, 5.0, 4.0)]

@@ -103,7 +103,12 @@ def construct(callable_: Any, settings: Mapping[str, Any], section: str, name: s
     checked = validate(model, dict(settings), section)
     try:
         return callable_(**{key: getattr(checked, key) for key in fields})
-    except (InputError, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except InputError as error:
+        said = (error.place or "").rpartition(".")[2]
+        if error.file is None and ":" in (name or "") and said not in settings:  # what its class gave, not the section
+            error.file = name
         raise
     except BaseException as error:
         raise InputError(name or callable_.__name__, None, None, raised(error)) from error

@@ -59,7 +59,9 @@ TABLE: dict[str, Figure] = {
 """All rows of a table, of which a reading says where the rounds leave them open."""
 QUEUE_TIME: Figure = ("queue_time", "mean")
 """In no row, but told by two: by Little's law those that wait over those that are completed."""
-COMPARED: tuple[Figure, ...] = (*ROWS.values(), TABLE["output tokens/s"], TABLE["waiting, mean"], QUEUE_TIME)
+SHARED: tuple[Figure, ...] = (*ROWS.values(), TABLE["output tokens/s"])
+"""What a reading tells by how much it differs, where it tells the others' values."""
+COMPARED: tuple[Figure, ...] = (*SHARED, TABLE["waiting, mean"], QUEUE_TIME)
 """What the rules of a reading compare, and so take for equal where the rounds do not tell it apart."""
 
 
@@ -262,11 +264,17 @@ def reading(one: Sequence[Measured], other: Sequence[Measured], key: str) -> lis
 
 
 def settled(one: Sequence[Measured], other: Sequence[Measured]) -> tuple[Measured, Measured]:
-    """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart."""
+    """Both as one run each, for the reading: means over rounds, equal where the rounds do not tell them apart.
+
+    Of what the reading gives shares of, the second's figures are as far from the first's as the table has it.
+    """
     first, second = _mean(one), _mean(other)
     for of in COMPARED:
-        if not resolved(change(one, other, of)):
+        found = change(one, other, of)
+        if found is None or not resolved(found):
             second = _with(second, of, figure(first, of))
+        elif of in SHARED:
+            second = _with(second, of, (figure(first, of) or 0.0) * (1 + found[0]))
     return first, second
 
 

@@ -20,7 +20,7 @@ from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.cli.tables import console, percent, say
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
-from batchlab.metrics.objectives import ATTAINMENT
+from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.plan import capacity as finding
 from batchlab.plan.binding import FACTOR, Told, binding, gain
 from batchlab.plan.pool import cores
@@ -30,8 +30,9 @@ from batchlab.units import counted
 
 GOODPUT = (
     "goodput: requests within {}, over the time to the end of the last: less than came, even where all are; "
-    "attainment: their share of all"
+    "attainment: their share of all{}"
 )
+NO_OBJECTIVE = ", no objective here: --slo 'attainment>=90%' makes it one"
 RUNS = 10
 """That a search takes: some until it is missed (or met), and six or so of bisection."""
 
@@ -85,7 +86,7 @@ def capacity(
     if as_json:
         print_json(finding.document(found, trial, cost))
     else:
-        _print(found, cost, within(targets_told(trial, found.run), found.run.cost.unit))
+        _print(found, cost, _of_goodput(found, trial))
     for line in found.run.notes:
         note(line)
     if found.answer.met is None:
@@ -111,7 +112,15 @@ def _told(requests: int | None) -> Iterator[Told]:
     yield begun
 
 
-def _print(found: finding.Capacity, cost: dict[str, Any] | None, targets: str) -> None:
+def _of_goodput(found: finding.Capacity, trial: Trial) -> str:
+    """What goodput and attainment are of, and whether the answer rests on them."""
+    told = targets_told(trial, found.run)
+    asked = any(one.metric == ATTAINMENT for one in parse(found.slo).objectives)
+    own = trial.goodput or "targets_of_groups" in told
+    return GOODPUT.format(within(told, found.run.cost.unit), NO_OBJECTIVE if own and not asked else "")
+
+
+def _print(found: finding.Capacity, cost: dict[str, Any] | None, goodput: str) -> None:
     out = console()
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
@@ -129,7 +138,7 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None, targets: str) -
     out.print()
     samples = _samples(found, unit, f"{found.of}/{per}")
     print_folded(out, samples, tuple(samples)[1:-1])
-    say(out, GOODPUT.format(targets))
+    say(out, goodput)
     out.print()
     changes = _changes(found, f"{found.of}/{per}")
     print_folded(out, changes, tuple(changes)[1:5])

@@ -26,6 +26,11 @@ from batchlab.plan.trial import REMARKS, Row, Trial, document_of
 from batchlab.scenario import cost_of
 from batchlab.units import NS_IN_MS, counted
 
+OF_SESSIONS = (
+    "a request_rate is of sessions that begin; requests and tokens are those of all turns, over the time to the end of "
+    "the last, long after the last session began"
+)
+
 
 @click.command(cls=SeveralWords)
 @click.argument("scenario", type=click.Path())
@@ -110,6 +115,8 @@ def _print(rows: list[Row], keys: list[str], slo: str | None, about: Mapping[str
     if len(units) == 1:
         unit = next(iter(units))
         say(out, f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}")
+        if about.get("rate_of") == "sessions":
+            say(out, OF_SESSIONS)
     elif units:
         say(
             out,

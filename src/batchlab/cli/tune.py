@@ -14,7 +14,7 @@ from batchlab.cli.large import conditions, note_unshared
 from batchlab.cli.notes import note
 from batchlab.cli.progress import counted_bar
 from batchlab.cli.scenario_options import Changes, parse_values, scenario_options
-from batchlab.cli.sweep import note_remarks
+from batchlab.cli.sweep import OF_SESSIONS, note_remarks
 from batchlab.cli.tables import MOST_ROWS, console, percent, say
 from batchlab.compare import endings, said
 from batchlab.errors import one_line
@@ -23,7 +23,7 @@ from batchlab.plan import tune as tuning
 from batchlab.plan.pool import cores
 from batchlab.plan.recommend import most_of, spelled
 from batchlab.plan.space import range_of
-from batchlab.plan.trial import Row, run_of
+from batchlab.plan.trial import Row, rate_of, run_of
 from batchlab.units import NS_IN_MS, counted
 
 MAXIMIZED = {"capacity": "capacity", "throughput": "output tokens", "goodput": "goodput"}
@@ -117,11 +117,13 @@ def _print(asked: tuning.Tuning, found: tuning.Tuned) -> None:
     per = "s" if first["unit"] == "ns" else first["unit"]
     times = "ms" if first["unit"] == "ns" else f"{first['unit']}s"
     meaning = {
-        "capacity": f"capacity: requests/{per}, the most that meet the objectives; all else at the load as it is",
+        "capacity": f"capacity: {rate_of(run)}/{per}, the most that meet the objectives; all else at the load as it is",
         "throughput": f"output tokens: each {per}, at the load as it is",
         "goodput": f"goodput: requests/{per} within all targets, at the load as it is",
     }[asked.maximize]
     say(out, f"times in {times}; {meaning}")
+    if rate_of(run) == "sessions":
+        say(out, OF_SESSIONS)
     say(out, "front: no other combination tried is as good on all of these and better on one")
     _say_recommended(asked, found)
 

@@ -181,7 +181,9 @@ class _View:
         self.whole = part_of(summary.tally)
         self.arrival, self.prompt = summary.column("arrival"), summary.column("prompt")
         window = asked.window
-        self.window = steady_window(self.whole, self.arrival) if isinstance(window, str) else window
+        if isinstance(window, str):
+            window = steady_window(self.whole, self.arrival, summary.first_turns())
+        self.window = window
         self.inside: Mask = np.ones(self.whole.count, bool)
         done = self.whole.result == COMPLETED
         self.start, self.end = 0, 0

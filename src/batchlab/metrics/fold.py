@@ -189,6 +189,20 @@ class Summary:
             return None
         return np.array([request.comes for request in self._requests], np.int64)
 
+    def first_turns(self) -> Any:
+        """The place of the first turn of each request's session, in the order of the tally; its own where it waits for
+        no answer before it."""
+        first = np.arange(len(self._requests))
+        if isinstance(self._requests, Columns) and not self._requests.waits:
+            return first
+        place = {request.id: position for position, request in enumerate(self._requests)}
+        for position, request in enumerate(self._requests):
+            if request.after is not None:
+                first[position] = place.get(request.after, position)
+        while (first[first] != first).any():
+            first = first[first]
+        return first
+
     def groups(self) -> tuple[list[str], Any]:
         """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""
         if isinstance(self._requests, Columns) and self._requests.groups is None:

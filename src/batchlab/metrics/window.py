@@ -71,24 +71,31 @@ def parse_window(text: str, unit: str) -> Window | None:
     return Window(times[0], times[1], text=text)
 
 
-def steady_window(part: Part, arrival: Integers) -> Window:
+def steady_window(part: Part, arrival: Integers, first_turns: Integers) -> Window:
     """The run without warm-up and drain. Raises InputError if nothing is left.
 
     It begins when as many requests have been completed as were at most being worked on at once: then one full wave is
     through. It ends with the last moment of which all who arrived before it had their last token when the last request
-    arrived, so that nobody in it saw the engine drain. Requests that ended otherwise decide nothing.
+    arrived, so that nobody in it saw the engine drain. Requests that ended otherwise decide nothing. Where turns wait
+    for answers, a session counts as one that lasts from its first turn to its last token, and the last to arrive is
+    the first turn of one: later turns alone are a load that falls. first_turns: the place of each one's first turn, of
+    a request that is no later turn its own.
     """
     done = part.result == COMPLETED
-    ends = np.sort(part.last_time[done])
-    begins = np.sort(part.first_scheduled[done])
+    ended, begun = np.full(part.count, -1), np.full(part.count, LATEST)
+    np.maximum.at(ended, first_turns[done], part.last_time[done])
+    np.minimum.at(begun, first_turns[done], part.first_scheduled[done])
+    ends, begins = np.sort(ended[ended >= 0]), np.sort(begun[ended >= 0])
     wave = int((np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "right")).max(initial=0))
+    own = first_turns == np.arange(part.count)
+    what = "completions" if own.all() else "sessions"
     too_short = "the run is too short: no request arrives between its first full wave and its drain"
     if not wave:
         raise InputError("--window", None, STEADY, too_short)
-    start, last = int(ends[wave - 1]), int(arrival[part.result != PENDING].max())
+    start, last = int(ends[wave - 1]), int(arrival[own & (part.result != PENDING)].max())
     late = ended_at(part) > last
     end = int(arrival[late].min(initial=last))
-    window = Window(start, end, f"after a wave of {wave:,} completions, before the drain")
+    window = Window(start, end, f"after a wave of {wave:,} {what}, before the drain")
     if not window.holds(arrival).any():
         raise InputError("--window", None, STEADY, too_short)
     return window

@@ -115,7 +115,8 @@ def requests_of(part: Part) -> tuple[Run, Columns]:
         expected = "an experiment needs a file or [workload.generate], and no clients"
         raise InputError(part.trial.scenario, "workload", None, expected)
     if run.requests.sessions is not None and (run.requests.sessions.previous >= 0).any():
-        expected = "an experiment takes short and long prompts apart, but turns of a session belong together"
+        apart = "an experiment takes short and long prompts apart, but turns of a session belong together"
+        expected = f"{apart}: compare, or sweep, takes them as they are"
         raise InputError(part.trial.scenario, "workload.generate", None, expected)
     is_short = run.requests.prompt <= part.short
     chosen = {"short": is_short, "long": ~is_short, "mixed": np.ones(len(is_short), bool)}[part.load]

@@ -166,11 +166,12 @@ def probe(sample: Sample, rate: float) -> Probe:
 def _lasting(summary: Summary, columns: Columns) -> float:
     """How long a session, or a request that is none of any, takes in the mean; 0 where none was answered."""
     first = np.arange(len(columns)) if columns.sessions is None else columns.sessions.first_turns
-    if columns.waits:  # those that came, in the order in which they did
+    count = summary.tally.count
+    if columns.waits or count < len(columns):  # those that came, in the order in which they did
         places = {request.id: place for place, request in enumerate(columns)}
-        first = first[[places[result.request.id] for result in summary.results]]
+        first = first[[places[summary.result_at(position).request.id] for position in range(count)]]
     ends = np.full(len(columns), NEVER)
-    np.maximum.at(ends, first, np.asarray(summary.tally.last_time)[: summary.tally.count])
+    np.maximum.at(ends, first, np.asarray(summary.tally.last_time)[:count])
     took = (ends - columns.arrival)[ends != NEVER]
     return float(took.mean()) if len(took) else 0.0
 
