@@ -210,7 +210,7 @@ def test_littles_law(policy, load):
     summary, levels = run_of(run), Levels()
     simulate(run, [levels])
     arrival = summary.column("arrival")
-    window = steady_window(part_of(summary.tally), arrival)
+    window = steady_window(part_of(summary.tally), arrival, summary.first_turns())
     inside = window.holds(arrival)
     spent = (np.asarray(summary.tally.last_time) - arrival)[inside]
     rate = inside.sum() / window.length
