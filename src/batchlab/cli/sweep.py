@@ -112,8 +112,10 @@ def _print(rows: list[Row], keys: list[str], slo: str | None, about: Mapping[str
     out = console()
     _print_columns(out, _columns(rows[:MOST_ROWS], keys, slo), len(keys))
     units = {row["unit"] for row in rows if "unit" in row}
+    targets = ""
     if len(units) == 1:
-        unit = next(iter(units))
+        (unit,) = units
+        targets = within(about, unit)
         say(out, f"times in {'ms' if unit == 'ns' else f'{unit}s'}, rates per {'s' if unit == 'ns' else unit}")
         if about.get("rate_of") == "sessions":
             say(out, OF_SESSIONS)
@@ -122,7 +124,6 @@ def _print(rows: list[Row], keys: list[str], slo: str | None, about: Mapping[str
             out,
             f"times in the clock's units, which differ between the runs: {', '.join(sorted(units))}; ns as ms and s",
         )
-    targets = within(about, units.pop()) if len(units) == 1 else ""
     if meant := meanings(columns_of(rows), targets):
         say(out, meant)
     for row in [row for row in rows if row["error"] is not None][:MOST_ROWS]:

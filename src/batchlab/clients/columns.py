@@ -132,6 +132,11 @@ class Columns(Sequence[Request]):
         """Whether any request comes only when another one has ended, so that arrivals are not known before the run."""
         return self.sessions is not None and self.sessions.think is not None
 
+    @property
+    def has_turns(self) -> bool:
+        """Whether any request is a later turn; who only shares the beginning of a prompt has a session too, of one."""
+        return self.sessions is not None and bool((self.sessions.previous >= 0).any())
+
     def source(self) -> dict[str, Any]:
         """Where the requests came from and what was done to them, as a trace's header says it."""
         if self.origin is None:

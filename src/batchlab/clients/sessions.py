@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 Integers = npt.NDArray[np.int64]
 
 
+def first_of(found: Integers) -> Integers:
+    """The place of the first turn of each one's session. found: of the turn before it, its own where it has none."""
+    while ((earlier := found[found]) != found).any():  # twice as far back each time
+        found = earlier
+    return found
+
+
 @dataclass(frozen=True)
 class Sessions:
     """What the prompts of requests begin with, by their position.
@@ -35,10 +42,7 @@ class Sessions:
     @property
     def first_turns(self) -> Integers:
         """The first turn of each request's session."""
-        found = np.where(self.previous < 0, np.arange(len(self.previous)), self.previous)
-        while ((earlier := found[found]) != found).any():  # twice as far back each time
-            found = earlier
-        return found
+        return first_of(np.where(self.previous < 0, np.arange(len(self.previous)), self.previous))
 
     def follows(self, position: int) -> tuple[int, int] | None:
         """The turn whose end a request waits for, and how long after it; None if it comes at its own arrival."""

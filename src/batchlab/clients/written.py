@@ -150,7 +150,7 @@ class WorkloadTable(FileTable):
             columns = self.read(folder, clock_unit, think)
         else:
             columns = self.generate.build(folder, clock_unit)
-        if self.clients is not None and columns.sessions is not None and (columns.sessions.previous >= 0).any():
+        if self.clients is not None and columns.has_turns:
             raise InputError(None, "workload.clients", self.clients, "would send the turns of a session side by side")
         if self.max_concurrency is not None and columns.waits:
             expected = "is for requests at their own times: here turns of sessions wait for the answer before them"

@@ -10,6 +10,7 @@ import numpy as np
 
 from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
+from batchlab.clients.sessions import first_of
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Header, Iteration
 from batchlab.metrics.gaps import Gaps
@@ -192,16 +193,14 @@ class Summary:
     def first_turns(self) -> Any:
         """The place of the first turn of each request's session, in the order of the tally; its own where it waits for
         no answer before it."""
-        first = np.arange(len(self._requests))
+        before = np.arange(len(self._requests))
         if isinstance(self._requests, Columns) and not self._requests.waits:
-            return first
+            return before
         place = {request.id: position for position, request in enumerate(self._requests)}
         for position, request in enumerate(self._requests):
             if request.after is not None:
-                first[position] = place.get(request.after, position)
-        while (first[first] != first).any():
-            first = first[first]
-        return first
+                before[position] = place.get(request.after, position)
+        return first_of(before)
 
     def groups(self) -> tuple[list[str], Any]:
         """The names of the groups, sorted, and which of them each request has, in the order of the tally; -1: none."""

@@ -20,7 +20,7 @@ from batchlab.plan.binding import Change, Told
 from batchlab.plan.probe import SCALED, SHORT, Sample
 from batchlab.plan.search import Found, search
 from batchlab.plan.table import described
-from batchlab.plan.trial import Trial, document_of, load_of, parse_slo, run_of, settings_of
+from batchlab.plan.trial import Trial, document_of, load_of, parse_slo, rate_of, run_of, settings_of
 from batchlab.simulate import Run
 from batchlab.units import NS_IN_S
 
@@ -74,9 +74,7 @@ class Capacity:
 
 def too_short(run: Run) -> str:
     """That a load is over before its rate can show itself, in words."""
-    sessions = run.requests.sessions if isinstance(run.requests, Columns) else None
-    # Requests that only share the beginning of a prompt have sessions too, of one turn each.
-    one = "session" if sessions is not None and (sessions.previous >= 0).any() else "request"
+    one = rate_of(run).removesuffix("s")
     return f"the load lasts less than {SHORT} times as long as a {one}: not steady; give more requests"
 
 

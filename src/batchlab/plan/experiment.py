@@ -114,7 +114,7 @@ def requests_of(part: Part) -> tuple[Run, Columns]:
     if not isinstance(run.requests, Columns) or run.clients is not None:
         expected = "an experiment needs a file or [workload.generate], and no clients"
         raise InputError(part.trial.scenario, "workload", None, expected)
-    if run.requests.sessions is not None and (run.requests.sessions.previous >= 0).any():
+    if run.requests.has_turns:
         apart = "an experiment takes short and long prompts apart, but turns of a session belong together"
         expected = f"{apart}: compare, or sweep, takes them as they are"
         raise InputError(part.trial.scenario, "workload.generate", None, expected)

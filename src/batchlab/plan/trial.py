@@ -268,8 +268,7 @@ def load_of(run: Run) -> dict[str, Any]:
 
 def rate_of(run: Run) -> str:
     """What a request rate counts: `requests`, or `sessions` where some are turns of them."""
-    sessions = run.requests.sessions if isinstance(run.requests, Columns) else None
-    return "sessions" if sessions is not None and bool((sessions.previous >= 0).any()) else "requests"
+    return "sessions" if isinstance(run.requests, Columns) and run.requests.has_turns else "requests"
 
 
 def common(run: Run, varied: Collection[str]) -> dict[str, Any]:
