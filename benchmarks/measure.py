@@ -18,7 +18,7 @@ from typing import Any
 from cases import CASES, HERE, Case
 
 from batchlab import Summary, TraceWriter, load, simulate
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 
 def prepare(case: Case, count: int) -> Run:

@@ -24,7 +24,7 @@ from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
 from batchlab.settings import parameters
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.write import TraceWriter
 
 ODD = "odd"

@@ -25,7 +25,7 @@ from batchlab.costs.unit import Unit
 from batchlab.order import QueueOrder
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import LATEST
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 ENOUGH = 4000  # iterations: no run needs more, but for the few with outputs longer than the calendar of ends
 

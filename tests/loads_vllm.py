@@ -14,7 +14,7 @@ from batchlab.costs.unit import Unit
 from batchlab.order import QueueOrder
 from batchlab.policies.decode_first import DecodeFirst
 from batchlab.policies.vllm import Vllm
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 
 def vllm_run(seed: int) -> Run:

@@ -13,7 +13,7 @@ from batchlab.order import QueueOrder
 from batchlab.policies.chunked import Chunked
 from batchlab.serve.engine import Engine
 from batchlab.serve.server import Settings, serving
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.trace.write import TraceWriter
 
 STEP_MS = 10

@@ -1,7 +1,7 @@
 """A load whose one long step everybody feels, with and without asynchronous scheduling, and when that step runs."""
 
 from batchlab.scenario import build
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 MS = 1_000_000
 LONG = 4000

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from batchlab.cli import main
 from batchlab.cli.answers import _became, _latencies_of_groups, _print_groups
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.errors import InputError
 from batchlab.events import Iteration
@@ -29,7 +29,7 @@ from batchlab.metrics.window import parse_window, stationarity, steady_window
 from batchlab.plan.trial import Trial, row_of
 from batchlab.scenario import build, load
 from batchlab.seeds import over_seeds
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.write import TraceWriter
 

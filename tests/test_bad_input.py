@@ -355,6 +355,7 @@ def test_a_setting_has_its_form(attempt: Try, setting: str) -> None:
         ("engine.prefill_chunk=" + "9" * 5000, "--set"),
         ("engine.prefill_chunk=" + "[" * 100_000, "--set"),
         ("engine.prefil_chunk=2", "--set engine.prefil_chunk: unknown key (did you mean 'prefill_chunk'?)"),
+        ("workload.requests=[{}]", "--set workload.requests[0].id: is missing"),
         ("run.max_iterations=0", "--set run.max_iterations: 0: must be at least 1"),
         ("engine.max_num_seqs=7", "--set engine.max_num_seqs: 7: must not exceed"),
         ("engine.policy=decode-frist", "--set engine.policy: 'decode-frist': "),

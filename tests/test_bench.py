@@ -27,7 +27,7 @@ from batchlab.bench.prompts import Prompts
 from batchlab.bench.run import Where, bench
 from batchlab.bench.scrape import Sample, parse, series_figures
 from batchlab.bench.target import Target, base_of, find, session
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.identity import prompt_runs
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.workload import FileTable
@@ -36,7 +36,7 @@ from batchlab.metrics.answers import Question, question
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.looks import missed
 from batchlab.scenario import load
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.validate.recorded import recorded
 

@@ -20,7 +20,7 @@ from batchlab.bench.figures import Result, document, result_of
 from batchlab.bench.load import Measured, Plan
 from batchlab.bench.run import Where, bench
 from batchlab.bench.target import Target
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
 

@@ -16,11 +16,11 @@ from batchlab.bench.figures import Result, document
 from batchlab.bench.load import Plan
 from batchlab.bench.run import Where, bench
 from batchlab.cli.bench import _plan, _predicted
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.request import Request
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import load
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 pytestmark = pytest.mark.once
 

@@ -17,11 +17,11 @@ from rich.console import Console
 
 from batchlab.cli.capacity import _changes, _samples
 from batchlab.cli.columns import print_folded
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.metrics.objectives import parse
 from batchlab.plan.binding import binding
-from batchlab.plan.capacity import few, find, of_one_load, refuse_count
+from batchlab.plan.capacity import few, find, of_one_load, over, refuse_count
 from batchlab.plan.probe import probe
 from batchlab.plan.search import FARTHEST, STEPS, edge, lattice
 from batchlab.plan.trial import Trial
@@ -486,6 +486,14 @@ def test_parts_of_a_trace_without_a_rate_are_left_out(write, tmp_path, seconds, 
     assert 100 / ONE_STEP < low <= high <= 100.01 or (not parts and low == high == found["capacity"])
     said = f"{4 - len(parts)} of its 4 parts are left out: nobody comes then, or all at once"
     assert said in CliRunner().invoke(cli, arguments).stdout
+
+
+def test_an_interval_is_called_after_what_it_is_over():
+    """Of a trace the parts alone, as the whole of it is the answer; of seeds all."""
+    assert over(["whole trace", "part 1 of 4", "part 4 of 4"]) == "2 parts of the trace"
+    assert over(["whole trace", "part 2 of 4"]) == "1 part of the trace"
+    assert over(["seed 1", "seed 2", "seed 3"]) == "3 seeds"
+    assert over(["seed 1"]) == over(["whole trace"]) == ""
 
 
 def test_the_parts_of_a_trace_of_sessions_are_those_in_which_sessions_begin(write, tmp_path):

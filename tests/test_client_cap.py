@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.capped import Capped
 from batchlab.clients.request import Request
 from batchlab.errors import InputError
@@ -19,7 +19,7 @@ from batchlab.explain.explainer import Explainer
 from batchlab.explain.reasons import Reason
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter

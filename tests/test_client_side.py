@@ -15,7 +15,7 @@ from batchlab.events import Iteration
 from batchlab.metrics.answers import answers, question
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.write import TraceWriter
 

@@ -3,8 +3,8 @@
 import pytest
 from click.testing import CliRunner
 
+from batchlab.cli.commands import cli
 from batchlab.cli.large import span
-from batchlab.cli.main import cli
 from batchlab.units import counted, were
 
 

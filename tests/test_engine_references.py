@@ -17,7 +17,7 @@ from reference.engines import (
 
 from batchlab import scenario
 from batchlab.events import Iteration
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 LOADS = 2000  # for each engine; 10,000 agree too, in about five times the time
 CHUNK = 250

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from batchlab import policies
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "engines.md"
 

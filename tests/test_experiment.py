@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.plan.experiment import Measured, Part, measure, parts, read
 from batchlab.plan.trial import Trial

@@ -38,8 +38,8 @@ from batchlab.bench.rounds import (
     without_ratio,
 )
 from batchlab.bench.target import Target
+from batchlab.cli.commands import cli
 from batchlab.cli.experiment_rounds import Experiment, _number, tell
-from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.plan.experiment import Part, read, requests_of
 from batchlab.plan.trial import Trial
@@ -267,8 +267,11 @@ def test_a_reading_of_rounds_rests_on_the_rows_of_their_table(capsys: pytest.Cap
         for a, b in zip(one, trade, strict=True)
     ]
     predicted = [run for _ in range(3) for run in (one[0], trade[0])]
+    arms[1][0].measured[2] = replace(one[1], load="mixed", notes=("CLIENT SATURATED: 3 of 5 requests",))
     tell(Experiment("engine.max_num_seqs", predicted, arms), None)
-    shown = capsys.readouterr().out.splitlines()
+    printed = capsys.readouterr()
+    shown = printed.out.splitlines()
+    assert printed.err == "batchlab: round 2, mixed prompts at 8: CLIENT SATURATED: 3 of 5 requests\n"
     rows = [line for line in shown if line.startswith(tuple({name.split(",")[0] for name in TABLE}))]
     shows = [line for line in rows if "equal" not in line]
     assert len(shows) == 9  # three rows of each load; what is equal has no interval

@@ -31,7 +31,7 @@ from batchlab.explain.troubles import TROUBLES
 from batchlab.metrics.fold import Summary
 from batchlab.policies.chunked import Chunked
 from batchlab.scenario import load
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.encode import decode
 
 pytestmark = pytest.mark.once

@@ -102,7 +102,7 @@ def test_a_wait_is_proven_and_the_exit_code_says_so(inversion: str) -> None:
         }
     ]
     never_waited = command("explain", inversion, "low-1", "--prove", scenario)
-    assert never_waited.returncode == 1 and "nothing to lift: it never waited" in never_waited.stdout
+    assert never_waited.returncode == 1 and "nothing to lift: it waited for no limit" in never_waited.stdout
 
 
 def test_a_proof_takes_the_settings_of_the_trace(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from batchlab.explain.reasons import Reason
 from batchlab.explain.troubles import TROUBLES
 from batchlab.scenario import build
 from batchlab.scenario import load as load_scenario
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 pytestmark = pytest.mark.once
 
@@ -88,6 +88,19 @@ def test_head_of_line_blocking_of_the_budget(chunks: int, held: int) -> None:
     else:
         worst = found[name]["worst"][0]
         assert (worst["owner"], worst["held"], worst["first"], worst["iterations"]) == ("long", "short", 1, held)
+
+
+def test_of_several_owners_it_is_said_of_how_many_the_worst_is() -> None:
+    """Of 6 and 4 whole budgets, in the first of which nobody waits yet: the first held its short prompt longer."""
+    requests = [
+        {"id": f"{kind}-{at}", "arrival": at + (kind == "short"), "prompt": prompt, "output": 2}
+        for at, chunks in ((0, 6), (50, 4))
+        for kind, prompt in (("long", 100 * chunks), ("short", 5))
+    ]
+    found = written({"policy": "vllm", "max_num_seqs": 8, "max_num_batched_tokens": 100}, requests)
+    (told,) = (one.text for one in found.findings if one.name == blocking.BudgetBlocking.name)
+    assert told.startswith("the prefill of 'long-0' took most of 5 iterations' budget")
+    assert told.endswith("while 'short-0' waited with less to prefill (the worst of 2)")
 
 
 def test_no_head_of_line_blocking_by_a_prompt_that_is_cut_smaller() -> None:

@@ -32,7 +32,7 @@ from batchlab.export.spans import KINDS, Mark, Span, Spans
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
 from batchlab.report.recording import Recorder, read
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.encode import decode
 
 pytestmark = pytest.mark.once

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batchlab.catalog import find_gpu, find_llm
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.scenario import load
 

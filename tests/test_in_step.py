@@ -31,7 +31,7 @@ from batchlab.metrics.latency import PERCENTILES, gap_figures
 from batchlab.policies.base import Policy
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import LATEST
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 LOADS = 1500  # 50_000 take about five minutes in one process (pytest -n 0), and no two of them differ
 CHUNK = 100
@@ -138,11 +138,11 @@ class spying:
             self.loops.append(Loop(*arguments))
             return self.loops[-1]
 
-        vars(sys.modules["batchlab.simulate"])["Loop"] = remembered
+        vars(sys.modules["batchlab.simulation"])["Loop"] = remembered
         return self.loops
 
     def __exit__(self, *error: Any) -> None:
-        vars(sys.modules["batchlab.simulate"])["Loop"] = Loop
+        vars(sys.modules["batchlab.simulation"])["Loop"] = Loop
 
 
 def loop_of(run: Run, *more: Any) -> tuple[Any, dict[str, Any]]:

@@ -55,7 +55,7 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "served.toml"
 COMMANDS = {
     "run": ["run", "S", "--trace", "O", "--summary", "O2"],
     "compare": ["compare", "S", "--set", "engine.max_num_seqs=2,3"],
-    "report": ["report", "S", "-o", "O"],
+    "report": ["report", "S", "-o", "P"],
     "sweep": ["sweep", "S", "--grid", "engine.max_num_seqs=2,3", "-o", "O", "--jobs", "1"],
     "sweep on two cores": ["sweep", "S", "--grid", "engine.max_num_seqs=2,3", "-o", "O", "--jobs", "2"],
     "capacity": ["capacity", "S", "--slo", "ttft:p99<=1s", "--seeds", "2", "--jobs", "2"],
@@ -102,13 +102,30 @@ def scenario(tmp_path: Path) -> str:
 def test_a_command_that_is_interrupted(name: str, scenario: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    places = {"S": scenario, "O": str(out / "o.parquet"), "O2": str(out / "summary.json")}
+    places = {"S": scenario, "O": str(out / "o.parquet"), "O2": str(out / "summary.json"), "P": str(out / "p.html")}
     process = start(*(places.get(word, word) for word in COMMANDS[name]))
     wait_for((tmp_path / "running").exists, process)
     os.killpg(process.pid, signal.SIGINT)
     printed, told = process.communicate(timeout=120)
     assert (process.returncode, printed, without_progress(told)) == (130, "", "batchlab: interrupted\n")
     assert [path.name for path in out.iterdir() if not path.name.endswith(".journal")] == []  # of which more runs go on
+
+
+@pytest.mark.parametrize(("number", "told"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "stopped by SIGTERM")])
+def test_a_command_that_is_interrupted_while_it_is_loaded(number: signal.Signals, told: str) -> None:
+    code = f"""
+import signal, sys
+class Signals:
+    def find_spec(self, name, path, target=None):
+        if name in ("numpy", "batchlab.cli.learn"):
+            signal.raise_signal({number.value})
+sys.meta_path.insert(0, Signals())
+from batchlab.cli import main
+sys.argv = ["batchlab", "engines"]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + number, "", f"batchlab: {told}\n")
 
 
 def test_a_command_that_waits_for_a_server() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from batchlab.cli.commands import cli
 from batchlab.cli.large import milliseconds
-from batchlab.cli.main import cli
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import figures, latencies, throughput, weighted_figures
 from batchlab.metrics.part import part_of
 from batchlab.scenario import load
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.figures import differences, figures_of
 from batchlab.trace.state import Known
 

@@ -16,7 +16,7 @@ from laws_runs import ODD, RESERVES, Outcome, document_for, every_run, make_run
 
 from batchlab.core.scheduler import Core
 from batchlab.core.step import Step
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 
 @every_run

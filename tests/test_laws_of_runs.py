@@ -31,7 +31,7 @@ from batchlab.core.limits import Limits
 from batchlab.errors import BatchlabError, InputError, StalledError
 from batchlab.files import whole_file
 from batchlab.metrics.fold import Summary
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from batchlab import Summary, load, simulate
 from batchlab.cli.columns import SHORT, SPARE, print_fitted, print_folded
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.cli.notes import note
 from batchlab.cli.tables import console, print_schedule
 from batchlab.cli.timeline import Timeline

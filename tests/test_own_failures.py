@@ -85,6 +85,14 @@ def test_while_it_runs(tmp_path: Path, statement: str, told: str) -> None:
     assert lines == [f"batchlab: policy own.py:P: iteration 0: {told} (own.py line 6)"]
 
 
+@pytest.mark.parametrize(
+    "call", ["batch.schedule(view.waiting[0], 1.5)", "batch.preempt(view.waiting[0], 'foo')", "batch.schedule(None)"]
+)
+def test_a_verb_that_is_misused_names_the_line_of_the_policy(tmp_path: Path, call: str) -> None:
+    code, lines, out = run_own(tmp_path, "class P:" + PLAN.format(call))
+    assert (code, out, len(lines)) == (1, "", 1) and lines[0].endswith("(own.py line 6)")
+
+
 def test_an_interruption_stays_one(tmp_path: Path) -> None:
     code, lines, _ = run_own(tmp_path, "class P:" + PLAN.format("raise KeyboardInterrupt"))
     assert (code, lines) == (130, ["batchlab: interrupted"])
@@ -123,4 +131,4 @@ def test_no_address_is_told() -> None:
     assert str(InputError("f", "p", thing, "must be a text")) == "f: p: <object object>: must be a text"
     assert shorten("what lies at 0x7ff8") == "'what lies at 0x7ff8'"
     assert shorten(Nameless()) == "<Nameless object>"
-    assert raised(ValueError(thing)) == "ValueError: <object object>" and raised(Speechless()) == "Speechless: "
+    assert raised(ValueError(thing)) == "ValueError: <object object>" and raised(Speechless()) == "Speechless"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from batchlab.events import End, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 ENGINE = {"policy": "chunked", "max_num_seqs": 1, "max_num_batched_tokens": 4, "prefill_chunk": 4}
 VLLM = {"policy": "vllm", "max_num_seqs": 4, "max_num_batched_tokens": 64, "block_size": 1}

@@ -22,7 +22,7 @@ from batchlab.policies.continuous import Continuous
 from batchlab.policies.sarathi import Sarathi
 from batchlab.policies.vllm import Vllm
 from batchlab.prove import LIMITS, enough, first_wait, fresh, prove
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 pytestmark = pytest.mark.once
 

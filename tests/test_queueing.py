@@ -16,7 +16,7 @@ from batchlab.metrics.part import part_of
 from batchlab.metrics.window import steady_window
 from batchlab.scenario import build
 from batchlab.seeds import over_seeds
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 ITERATION = 1_000_000  # ns
 

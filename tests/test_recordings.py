@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.conform.cases import case_files
 from batchlab.conform.recorded import run_recording
 from batchlab.errors import BatchlabError, InputError
@@ -17,7 +17,7 @@ from batchlab.export.follow import follow
 from batchlab.export.spans import Mark, Span, Spans
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.encode import decode
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from batchlab import InputError, Limits, Request, Run, StalledError, Summary, simulate
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.request import TokenIdentity
-from batchlab.conform.cases import conform
+from batchlab.conform.cases import conform_case
 from batchlab.core.blocks import HashedBlocks, Tokens
 from batchlab.core.sequence import Sequence
 from batchlab.costs.unit import Unit
@@ -229,7 +229,7 @@ def test_a_recorded_case_that_is_none_is_refused(tmp_path: Path, changes: dict[s
     path = tmp_path / "case.json"
     path.write_text(json.dumps(case(**changes)), encoding="utf-8")
     with pytest.raises(InputError):
-        conform(path)
+        conform_case(path)
 
 
 def test_of_two_aborts_the_earlier_counts() -> None:

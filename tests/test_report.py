@@ -285,6 +285,9 @@ def test_options_that_say_nothing_and_outputs_over_inputs_are_refused(tmp_path: 
     before = trace.read_bytes()
     over = command("report", str(trace), "-o", str(trace))
     assert over.returncode == 2 and "would overwrite an input" in over.stderr and trace.read_bytes() == before
+    for name in ("page.toml", "page", "-"):
+        ending = command("report", str(trace), "-o", name)
+        assert (ending.returncode, ending.stderr) == (2, f"batchlab: {name}: a page is written as .html\n")
     useless = command("report", str(trace), "--set", "engine.prefill_chunk=2", "-o", str(tmp_path / "a.html"))
     assert useless.returncode == 2 and "no RUN is one" in useless.stderr
     unit = command("report", str(trace), "--slo", "ttft:p99<=5ms", "-o", str(tmp_path / "a.html"))

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from report_samples import PLANNED
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.report import saved
 from batchlab.scenario import load
@@ -77,6 +77,22 @@ def test_a_tuning_is_shown_by_what_it_traded(planned_report: Path, folder: Path)
     listed = set(found["listed"])
     assert listed == {0} | {place for place, row in enumerate(rows) if row["pareto"]}
     assert found["facts"]["maximize"] == "throughput" and found["facts"]["space.engine.max_num_seqs"] == "2, 8, 16"
+
+
+def test_a_capacity_of_sessions_is_called_so(folder: Path, tmp_path: Path) -> None:
+    table = pq.read_table(folder / "tuned.parquet")
+    shown = {}
+    for of in ("requests", "sessions"):
+        about = {**table.schema.metadata, b"rate_of": of.encode()}
+        axes = json.loads(about[b"axes"])
+        axes[0]["column"] = "capacity"
+        about[b"axes"] = json.dumps(axes).encode()
+        path = tmp_path / f"{of}.parquet"
+        rates = table.column("output_token_rate")
+        pq.write_table(table.append_column("capacity", rates).replace_schema_metadata(about), path)
+        found = saved.sweep(path)
+        shown[of] = (found["axes"][0]["label"], found["columns"][0][0])
+    assert shown == {of: (f"Capacity: {of} per s",) * 2 for of in ("requests", "sessions")}
 
 
 def test_a_capacity_says_load_price_settings_and_every_rate_tried(planned_report: Path, folder: Path) -> None:

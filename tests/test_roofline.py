@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from batchlab import Summary, load, simulate, verify
 from batchlab.catalog import find_gpu, find_llm
 from batchlab.cli import main
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.core.work import Work
 from batchlab.costs import build
 from batchlab.costs.base import LONGEST, whole

@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from batchlab.cli.commands import cli
 from batchlab.cli.large import step_times
-from batchlab.cli.main import cli
 from batchlab.errors import InputError
 from batchlab.scenario import load
 
@@ -57,7 +57,7 @@ def arguments(name: str, scenario: str, folder: Path) -> list[str]:
     return {
         "run": ["run", scenario],
         "compare": ["compare", scenario],
-        "report": ["report", scenario, "-o", output],
+        "report": ["report", scenario, "-o", f"{output}.html"],
         "sweep": ["sweep", scenario, "--grid", "engine.block_size=16,32", "-o", f"{output}.parquet", "--jobs", "1"],
         "capacity": ["capacity", scenario, *SLO, "--seeds", "1", "--jobs", "1"],
         "tune": ["tune", scenario, *SLO, "--space", "engine.block_size=16,32", "--trials", "2", "--jobs", "1"],
@@ -125,13 +125,13 @@ def test_every_command_takes_its_settings_from_the_command(name: str, scenario: 
         ("async_scheduling", "true"),
     ):
         by_hand += ["--set", f"engine.{key}={value}"]
-    page = (tmp_path / "out").read_text() if name == "report" else ""
+    page = (tmp_path / "out.html").read_text() if name == "report" else ""
     for path in tmp_path.glob("out*"):
         path.unlink()
     other = call(*arguments(name, scenario, tmp_path), *by_hand, *json_of(name))
     assert other.exit_code == 0
     if name == "report":
-        assert (tmp_path / "out").read_text() == page
+        assert (tmp_path / "out.html").read_text() == page
         return
     documents = [json.loads(one.stdout) for one in (done, other)]
     if name == "tune":  # says the command that was pasted, or makes one
@@ -390,3 +390,9 @@ def test_a_prefix_cache_that_can_find_nothing_is_said_once(roofline: str) -> Non
         assert said not in call(name, roofline).stderr
         shared = call(name, roofline, *cached, "--set", "workload.generate.shared_prefix=32")
         assert shared.exit_code == 0 and said not in shared.stderr
+
+
+def test_a_block_of_very_many_tokens_is_refused() -> None:
+    assert load(EXAMPLES / "vllm.toml", {"engine.block_size": 2**16}).runs
+    with pytest.raises(InputError, match=r"^--set engine\.block_size: 65537: must be at most 65536$"):
+        load(EXAMPLES / "vllm.toml", {"engine.block_size": 2**16 + 1})

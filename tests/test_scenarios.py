@@ -15,7 +15,7 @@ from batchlab.events import Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.objectives import goodput
 from batchlab.scenario import build, load
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -18,7 +18,7 @@ import virtual_time
 from click.testing import CliRunner
 from mock_server import QueueOrder, Served, a_run, served
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.policies.vllm import Vllm
 from batchlab.scenario import load
@@ -153,6 +153,7 @@ WRONG: list[tuple[str, Any, int, str | None]] = [
     ("/v1/completions", b'{"prompt": "a", "max_tokens": NaN}', 400, "max_tokens"),
     ("/v1/completions", {"prompt": "a", "max_tokens": 100}, 400, "max_tokens"),
     ("/v1/completions", {"prompt": [1] * 90}, 400, "max_tokens"),
+    ("/v1/completions", {"prompt": "a", "max_tokens": 2, "min_tokens": 5}, 400, "min_tokens"),
     ("/v1/completions", {"prompt": "a", "n": 2}, 400, "n"),
     ("/v1/completions", {"prompt": "a", "echo": True}, 400, "echo"),
     ("/v1/completions", {"prompt": "a", "logprobs": 3}, 400, "logprobs"),

@@ -22,7 +22,7 @@ from batchlab.policies.continuous import Continuous
 from batchlab.policies.static import Static
 from batchlab.policies.vllm import Vllm
 from batchlab.serve.engine import HUNG_UP, SHUTDOWN, Engine, Live
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -18,7 +18,7 @@ from batchlab.errors import InputError
 from batchlab.events import Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build, load
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -10,7 +10,7 @@ from batchlab.errors import InputError
 from batchlab.events import Iteration
 from batchlab.policies.stated import check_stated
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 HEAD = """
 from batchlab import Policy

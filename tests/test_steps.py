@@ -14,7 +14,7 @@ from batchlab.explain.lives import Life
 from batchlab.explain.reasons import Reason
 from batchlab.explain.troubles import TROUBLES
 from batchlab.metrics.fold import Summary
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.steps import Steps
 from batchlab.trace.encode import decode
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from plan_samples import SCENARIO
 from rich.console import Console
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.cli.sweep import _columns, _print_columns
 from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
@@ -28,7 +28,7 @@ from batchlab.plan import trial
 from batchlab.plan.journal import Journal
 from batchlab.plan.sweep import Sweep
 from batchlab.plan.trial import Trial, row_of, run_of
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 pytestmark = pytest.mark.once
 

@@ -18,7 +18,7 @@ from batchlab.events import Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.policies.tensorrt_llm import TensorRtLlm, list_order
 from batchlab.scenario import build
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -19,7 +19,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.policies.triton import QueuePolicy, Triton
 from batchlab.policies.triton_iterative import TritonIterative
 from batchlab.scenario import build
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from plan_samples import SCENARIO
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.plan import tune as tuning
 from batchlab.plan.capacity import find
@@ -203,6 +203,23 @@ def test_capacity_is_what_capacity_finds(scenario, monkeypatch):
     for row in found.rows:
         trial = Trial(scenario, {key: row[key] for key in space}, slo=SLO)
         assert row["capacity"] == find(trial, 1, 1).answer.rate
+
+
+def test_a_trace_is_tuned_for_capacity(tmp_path, monkeypatch):
+    """What stretches it is the rate; its parts, which give an interval, are not asked for."""
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])
+    rows = "".join(f"{place * 0.5:.1f},10,5\n" for place in range(60))
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    path = tmp_path / "s.toml"
+    path.write_text(SCENARIO.partition("[workload")[0] + '[workload]\nfile = "trace.csv"\nformat = "vidur"\n')
+    space = {"engine.max_num_seqs": [1, 8]}
+    found = tuning.run(Tuning(str(path), "ttft:max<=12ms", space=space, maximize="capacity", trials=2), None, 1)
+    seen = []
+    for row in found.rows:
+        answer = find(Trial(str(path), {key: row[key] for key in space}, slo="ttft:max<=12ms"), 1, 1).answer
+        assert row["capacity"] == answer.rate and answer.sample.name == "whole trace"
+        seen.append(answer.rate)
+    assert max(seen) > min(seen) > 2
 
 
 def test_a_capacity_that_a_short_load_gives_is_called_uncertain(scenario, monkeypatch):

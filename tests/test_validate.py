@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from test_recordings import as_recording
 
 from batchlab import Limits, Request, Run, Summary, TraceWriter, costs, simulate
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.cli.validate import parse_bounds
 from batchlab.costs.linear import Linear
 from batchlab.costs.roofline import Roofline

@@ -31,7 +31,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.policies.decode_first import DecodeFirst
 from batchlab.policies.vllm import Vllm
 from batchlab.scenario import build
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.fields import check_line
 from batchlab.trace.verify import MAX_VIOLATIONS, RULES, Report, verify
 from batchlab.trace.write import TraceWriter

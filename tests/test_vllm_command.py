@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from batchlab.catalog import llm_names
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 from batchlab.errors import InputError
 from batchlab.redacted import is_secret
 from batchlab.shell_line import tokens
@@ -116,6 +116,12 @@ def test_what_the_cost_says_is_named() -> None:
         "--kv-cache-dtype fp8, of which [cost] model = 'linear' knows nothing: times are of [cost]"
     )
     assert said in run("vllm.toml", text + " --max-num-batched-tokens 64 --num-gpu-blocks-override 50").stderr
+
+
+def test_the_command_of_another_engine_is_not_just_taken_for_vllms() -> None:
+    assert "ignored: `sglang serve`, which is read as vLLM's" in run("vllm.toml", "sglang serve m").stderr
+    for line in ("vllm serve m", "/opt/bin/vllm serve m", "serve m", "python -m vllm.entrypoints.cli.main serve m"):
+        assert "read as" not in run("vllm.toml", line).stderr
 
 
 def test_a_misspelt_flag_is_not_just_ignored() -> None:

@@ -18,7 +18,7 @@ from vllm_world import World, ask, fails, scheduled, segment
 
 from batchlab.errors import InputError
 from batchlab.scenario import build
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 
 Check = Callable[[World], None]
 

@@ -7,7 +7,7 @@ from batchlab.core.limits import Limits
 from batchlab.core.work import Work
 from batchlab.costs.linear import Linear
 from batchlab.policies.vllm import Vllm
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 
 class Seen(Linear):

@@ -13,7 +13,7 @@ from reference import decode_first, three_modes
 
 from batchlab.conform import decode_first as our_decode_first
 from batchlab.conform import three_modes as our_three_modes
-from batchlab.conform.cases import case_files, conform
+from batchlab.conform.cases import case_files, conform_case
 
 EXAMPLES = Path(__file__).parents[2] / "shared" / "worked-examples"
 FILES = [pytest.param(path, id=path.stem) for path in sorted(EXAMPLES.glob("*.json"))]
@@ -32,7 +32,7 @@ needs_examples = pytest.mark.skipif(not FILES, reason="the recorded examples are
 @needs_examples
 @pytest.mark.parametrize("path", FILES)
 def test_example_passes(path: Path) -> None:
-    result = conform(path)
+    result = conform_case(path)
     assert result.difference is None, str(result.difference)
     assert result.name == json.loads(path.read_text(encoding="utf-8"))["name"]
     assert "iterations" in result.detail
@@ -78,7 +78,7 @@ def change(case: dict[str, Any], path: tuple[Any, ...], by: int) -> None:
 def check_corrupted(case: dict[str, Any], place: str, tmp_path: Path) -> None:
     file = tmp_path / "corrupted.json"
     file.write_text(json.dumps(case), encoding="utf-8")
-    difference = conform(file).difference
+    difference = conform_case(file).difference
     assert difference is not None, f"not noticed: {place}"
     assert difference.place == place
     assert difference.expected != difference.got

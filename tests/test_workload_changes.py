@@ -27,7 +27,7 @@ from batchlab.errors import InputError
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import build, load
 from batchlab.settings import validate
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.trace.verify import verify
 from batchlab.trace.write import TraceWriter
 

@@ -12,7 +12,7 @@ from batchlab.core.limits import Limits
 from batchlab.costs.unit import Unit
 from batchlab.errors import StalledError
 from batchlab.policies.vllm import Vllm
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 Step = dict[str, Any]
 

@@ -15,7 +15,7 @@ from batchlab.metrics.fold import Summary
 from batchlab.policies import limits_given, settings_of
 from batchlab.scenario import load
 from batchlab.settings import LimitSettings, parameters
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 MOST_VARIANTS = 64
 FEW_REQUESTS = 30

@@ -86,7 +86,7 @@ def raised(error: BaseException) -> str:
         said = ADDRESS.sub("", str(error))
     except Exception:
         said = ""
-    return f"{type(error).__name__}: {said}"
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def fingerprint(text: str) -> str:

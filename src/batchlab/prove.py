@@ -13,7 +13,7 @@ from batchlab.events import Observer
 from batchlab.explain.explainer import Explainer
 from batchlab.explain.lives import Span
 from batchlab.explain.reasons import Reason
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 LIMITS = {
     Reason.SEATS: "max_num_seqs",

@@ -19,7 +19,7 @@ from batchlab.metrics.objectives import parse_targets
 from batchlab.order import QueueOrder
 from batchlab.policies.base import Policy
 from batchlab.settings import Count, LimitSettings, MemorySettings, Table, parameters, place, validate
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 LIMITS = (*LimitSettings.model_fields, *MemorySettings.model_fields)
 NAMED = {
@@ -75,7 +75,7 @@ class Scenario:
         if error.file is None:
             wrong = error.place or ""
             for key, at in self.overrides.items():
-                if wrong == at or wrong.startswith(f"{at}.") or at.startswith(f"{wrong}."):
+                if wrong == at or wrong.startswith((f"{at}.", f"{at}[")) or at.startswith(f"{wrong}."):
                     error.file = f"--set {key}{wrong[len(at) :]}"
                     error.place = None
                     return error

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.intervals import Interval, interval
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 Measure = Callable[[Summary], Mapping[str, float | None]]
 

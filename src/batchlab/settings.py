@@ -15,6 +15,8 @@ LATEST = 2**62
 """Largest time that is accepted; in ns, 146 years."""
 
 Count = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+BlockSize = Annotated[int, Field(ge=1, le=2**16)]
+"""Who decodes is kept by place within a block; engines have blocks of at most a few hundred tokens."""
 CountOrZero = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 Whole = Annotated[int, Field(ge=-MOST_TOKENS, le=MOST_TOKENS)]
 BOUNDED: dict[Any, Any] = {int: Whole, int | None: Whole | None}
@@ -34,7 +36,7 @@ class LimitSettings(Table):
     max_num_seqs: Count | None = None
     max_num_batched_tokens: Count | None = None
     max_queue: CountOrZero | None = None
-    block_size: Count = 16
+    block_size: BlockSize = 16
     num_gpu_blocks: Count | None = None
     enable_prefix_caching: bool = False
     max_model_len: Count | None = None

@@ -141,6 +141,9 @@ def parse(text: str, knows_memory: bool = False, has_blocks: bool = False) -> Co
     behind = [token.text or "" for token in found[server.stop :]]
     if any(word == "serve" and vllm.endswith("vllm") for vllm, word in pairwise(behind)):
         unknown.append("another `vllm serve` behind it")
+    program = (found[server.start - 1].text or "") if server.start else ""
+    if words[0] == "serve" and re.fullmatch(r"\w[\w./-]*", program) and "vllm" not in program:
+        unknown.append(f"`{program} serve`, which is read as vLLM's")
     if not knows_memory and settings.pop("gpu_memory_utilization", None) is not None:
         unknown.append("--gpu-memory-utilization (needs a cost model that knows GPU and model, such as roofline)")
     has_blocks = has_blocks or bool(MEMORY & settings.keys())

@@ -9,7 +9,7 @@ import pytest
 import serving
 from click.testing import CliRunner
 
-from batchlab.cli.main import cli
+from batchlab.cli.commands import cli
 
 pytest.importorskip("aiohttp")
 SCENARIO = """

@@ -20,7 +20,7 @@ REFUSED = (400, 413, 422, 429, 503)
 """Statuses of a server that will not serve a request: rejected. Any other error is a failure."""
 BUSY = (429, 503)
 """Those after which another attempt may succeed."""
-MISTAKEN = (401, 403, 404, 405)
+MISTAKEN = (401, 403, 404, 405, 501)
 """Statuses that every request would get: the run ends. So it does where the server sends clients elsewhere."""
 MOST_COUNTED = 1 << 24
 """Tokens that a server may say one answer or prompt has: more than any context, and a number that can be counted to."""

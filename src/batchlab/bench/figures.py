@@ -28,6 +28,8 @@ LATE = 10 * NS_IN_MS
 LATE_SHARE = 0.01
 BUSY = 0.9
 """From this share of a core on, the client itself may be what is slow, if that lasts a second or more."""
+READ_AT_ONCE = 0.05
+"""From this share of gaps of 0 on, a percentile of ITL may say more of the reading than of the server."""
 SHORTFALL = 0.95
 """Below this share of the requested rate, the load was not what was asked for."""
 
@@ -153,7 +155,12 @@ def document(result: Result, asked: Question) -> dict[str, Any]:
     }
     if asked:
         found["answers"] = answers(summary, asked, result.until)
-    found["notes"] = [*_not_answered(result.outcomes), *notes(found), *_gauges_missed(result)]
+    found["notes"] = [
+        *_not_answered(result.outcomes),
+        *notes(found),
+        *_read_at_once(result.outcomes),
+        *_gauges_missed(result),
+    ]
     if result.measured.cut is not None:
         found["notes"].insert(0, _cut_short(result.measured))
     return found
@@ -184,6 +191,19 @@ def _not_answered(outcomes: Sequence[Outcome]) -> list[str]:
         why = "; ".join(reasons.values())
         lines.append(f"{gone} from {last / NS_IN_S:,.1f} s on: all {len(later):,} that ended later {became}: {why}")
     return lines
+
+
+def _read_at_once(outcomes: Sequence[Outcome]) -> list[str]:
+    """How many gaps between tokens are 0, where these are many: each makes the percentiles of ITL smaller."""
+    timed = [o.chunks for o in outcomes if o.counted != "total"]
+    gaps = [(b - a, tokens) for chunks in timed for (a, _), (b, tokens) in pairwise(chunks)]
+    count = sum(tokens for _, tokens in gaps)
+    at_once = sum(tokens for gap, tokens in gaps if gap == 0)
+    if at_once <= READ_AT_ONCE * count:
+        return []
+    return [
+        f"{100 * at_once / count:.0f} % of ITL's gaps are 0: this client read chunks that came together at one moment"
+    ]
 
 
 def _gauges_missed(result: Result) -> list[str]:
@@ -229,7 +249,8 @@ def load_figures(result: Result) -> dict[str, Any]:
         "send_lag": figures(lag),
         "late": late,
         "client_cpu": measured.busy,
-        "saturated": late > LATE_SHARE * len(outcomes) or (measured.busy > BUSY and measured.elapsed >= NS_IN_S),
+        "saturated": late > max(1, LATE_SHARE * len(outcomes))
+        or (measured.busy > BUSY and measured.elapsed >= NS_IN_S),
     }
 
 

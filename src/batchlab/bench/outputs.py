@@ -17,7 +17,7 @@ from batchlab.bench.figures import Result
 from batchlab.clients.identity import prompt_runs
 from batchlab.errors import InputError
 from batchlab.files import whole_file
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import NS_IN_S
 from batchlab.validate.traced import sections_of
 

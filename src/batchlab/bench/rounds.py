@@ -14,12 +14,13 @@ import numpy as np
 
 from batchlab.bench.client import Outcome
 from batchlab.bench.engine import started
-from batchlab.bench.figures import Result
+from batchlab.bench.figures import Result, document
 from batchlab.bench.load import Plan
 from batchlab.bench.run import Where, bench
 from batchlab.bench.scrape import series_figures
 from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
+from batchlab.metrics.answers import Question
 from batchlab.metrics.intervals import CONFIDENCE, Interval, interval, student_t
 from batchlab.plan.experiment import (
     APART,
@@ -155,7 +156,8 @@ def _measured(part: Part, requests: Columns, result: Result) -> Measured:
         preemptions=int(whole.get("preemptions") or 0),
         until=result.until,
     )
-    return judged(part, "ns", result.summary, served)
+    told = document(result, Question())["notes"]
+    return replace(judged(part, "ns", result.summary, served), notes=tuple(told))
 
 
 def token_times(outcome: Outcome) -> list[int]:

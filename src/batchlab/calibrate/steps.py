@@ -10,6 +10,7 @@ from batchlab.calibrate.fit import Floats
 from batchlab.costs.measured import read
 from batchlab.costs.table import COLUMNS, TIME, refuse_no_step
 from batchlab.errors import InputError
+from batchlab.metrics.between import Between
 from batchlab.trace.read import BadLine, read_trace
 
 FEWEST = 6
@@ -19,13 +20,14 @@ Sample = tuple[float, float, float, float, float]
 """Prefill tokens, decodes, context tokens, pairs of prefill attention, ns."""
 
 
-def read_steps(path: Path) -> tuple[Floats, Floats]:
-    """Features, as calibrate/fit.py names them, and times in ns of measured steps. Raises InputError."""
-    steps = _from_trace(path) if path.suffix == ".jsonl" else _from_csv(path)
+def read_steps(path: Path) -> tuple[Floats, Floats, list[str]]:
+    """Features, as calibrate/fit.py names them, and times in ns of measured steps; remarks. Raises InputError."""
+    between = Between()
+    steps = _from_trace(path, between) if path.suffix == ".jsonl" else _from_csv(path)
     if len(steps) < FEWEST:
         raise InputError(path, None, None, f"{len(steps)} steps are too few to fit: at least {FEWEST} are needed")
     array = np.array(steps, float)
-    return np.column_stack([np.ones(len(array)), array[:, :4]]), array[:, 4]
+    return np.column_stack([np.ones(len(array)), array[:, :4]]), array[:, 4], between.notes()
 
 
 def _from_csv(path: Path) -> list[Sample]:
@@ -44,25 +46,28 @@ def _from_csv(path: Path) -> list[Sample]:
     return steps
 
 
-def _from_trace(path: Path) -> list[Sample]:
+def _from_trace(path: Path, between: Between) -> list[Sample]:
     """One step for each iteration that computed something; what is computed of a request follows from the lines.
 
     Where steps overlap, because one is planned while the one before runs, a step takes the time from the end of the one
-    before, or from its own plan if that is later.
+    before, or from its own plan if that is later. between: is told the steps of what an engine recorded.
     """
     steps: list[Sample] = []
     computed: dict[str, int] = {}
     flying: dict[int, tuple[int, tuple[float, float, float, float]]] = {}
-    overlap, last_end = False, 0
+    overlap, recorded, last_end = False, False, 0
     for number, obj in _lines(path):
         if number == 1:
             overlap = _check_header(path, obj)
+            recorded = obj.get("recorded") is not None
         if obj.get("type") != "iteration":
             continue
         try:
             sample = _computed(obj, computed)
             if sample[0] or sample[1]:
                 flying[obj["iteration"]] = (obj["start"], sample)
+            if recorded:
+                between.add(obj["start"], obj["end"], bool(obj["queue"] or obj["active"]))
             delivered = obj["delivers"] if overlap else obj["iteration"]
             if delivered not in flying:
                 continue

@@ -6,9 +6,9 @@ import signal
 import sys
 from typing import Any
 
-from batchlab.cli.main import cli
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note, note_interrupted
 from batchlab.errors import BatchlabError, InputError
+from batchlab.interrupts import uninterrupted
 
 READER_GONE = 128 + getattr(signal, "SIGPIPE", 13)
 """As a shell has it of who is ended by SIGPIPE: `head` has read enough, which is no answer."""
@@ -27,6 +27,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # an id may hold what the terminal cannot show
     out = sys.stdout
     try:
+        with uninterrupted():  # it takes half a second, and not every library lets a signal through its import
+            from batchlab.cli.commands import cli
+
         cli.main(prog_name="batchlab", standalone_mode=True)
     except SystemExit as ended:  # click puts another stream in the place of one whose reader is gone
         _end(None, ended.code if sys.stdout is out else READER_GONE)
@@ -34,6 +37,8 @@ def main() -> None:
         _end(str(error), 2)
     except BatchlabError as error:
         _end(str(error), 1)
+    except KeyboardInterrupt as interrupt:
+        _end(None, note_interrupted(interrupt))
     except BrokenPipeError:
         _end(None, READER_GONE)
     except OSError as error:

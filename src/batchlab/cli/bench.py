@@ -333,7 +333,7 @@ def _predicted(run: Any, plan: Any, asked: Any = None) -> dict[str, Any]:
     from batchlab.clients.retry import Backoff
     from batchlab.metrics.answers import answers
     from batchlab.metrics.fold import Summary
-    from batchlab.simulate import simulate
+    from batchlab.simulation import simulate
 
     summary = Summary()
     if plan.clients is not None or plan.max_concurrency is not None:

@@ -69,11 +69,12 @@ def _from_steps(source: Path) -> dict[str, Any]:
     from batchlab.calibrate.fit import errors, fit, held_out
     from batchlab.calibrate.steps import read_steps
 
-    features, times = read_steps(source)
+    features, times, notes = read_steps(source)
     held = held_out(len(times))
     partial = fit(features[~held], times[~held])
     found = {"step": errors(features[held] @ partial, times[held])} if held.any() else {}
-    notes = [] if held.any() else [f"{len(times)} steps are too few to hold any out: the error is not known"]
+    if not held.any():
+        notes.append(f"{len(times)} steps are too few to hold any out: the error is not known")
     return _document(source, "steps", len(times), fit(features, times), features, found, notes)
 
 

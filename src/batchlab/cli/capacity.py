@@ -152,12 +152,8 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
     unit = found.run.cost.unit
     per = "s" if unit == "ns" else unit
     low, high = found.interval
-    over = (
-        f"{len(found.found) - 1} part{'s' if len(found.found) > 2 else ''} of the trace"
-        if found.answer.sample.scaled
-        else f"{len(found.found)} seeds"
-    )
-    between = f", {low:,.3g} to {high:,.3g} over {over}" if len(found.found) > 1 else ""
+    over = finding.over([one.sample.name for one in found.found])
+    between = f", {low:,.3g} to {high:,.3g} over {over}" if over else ""
     uncertain = ", UNCERTAIN" if found.caveats else ""
     at = found.answer.met or found.answer.missed
     if found.answer.met is None:

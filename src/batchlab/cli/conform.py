@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from batchlab.cli.documents import print_json
-from batchlab.conform.cases import case_files
-from batchlab.conform.cases import conform as conform_case
+from batchlab.conform.cases import case_files, conform_case
 from batchlab.conform.convert import write_trace
 from batchlab.errors import InputError, one_line
 

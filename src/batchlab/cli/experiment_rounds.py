@@ -8,6 +8,7 @@ from typing import Any
 from batchlab.bench.rounds import ROWS, TABLE, Arm, change, left_open, over, reading, resolved
 from batchlab.cli.columns import print_folded
 from batchlab.cli.documents import print_json
+from batchlab.cli.notes import note
 from batchlab.cli.tables import console, say
 from batchlab.compare import said
 from batchlab.metrics.intervals import Interval, interval
@@ -37,6 +38,11 @@ class Experiment:
 def tell(found: Experiment, document: dict[str, Any] | None) -> None:
     """Print it; with the head of a document, as JSON."""
     readings = {load: reading(*found.runs(load), found.key) for load in LOADS}
+    for number, arms in enumerate(found.rounds, 1):
+        for arm in arms:
+            for run in arm.measured:
+                for line in run.notes:
+                    note(f"round {number}, {run.load} prompts at {said(found.key, arm.value)}: {line}")
     if document is not None:
         print_json({**document, **_document(found, readings)})
         return
@@ -116,7 +122,7 @@ def _change(found: tuple[float, float, float] | None) -> str:
         return "-"
     middle, low, high = (100 * bound for bound in found)
     if not _has_interval(found):
-        return OPEN if math.isnan(low) else "equal"
+        return OPEN if math.isnan(low) and middle else "equal"
     said = f"{middle:+,.0f} %" if resolved(found) else OPEN
     return f"{said} ({low:+,.0f} to {min(high, 9999):+,.0f})"
 

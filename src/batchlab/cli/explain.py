@@ -21,7 +21,7 @@ from batchlab.prove import Proof
 from batchlab.prove import prove as prove_wait
 from batchlab.scenario import load
 from batchlab.settings import parameters
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import duration
 
 SAME = "the run has to be the trace's, by the --set, --from-command or --workload that it was made with"

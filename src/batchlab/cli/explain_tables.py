@@ -279,7 +279,7 @@ def print_proof(proof: Proof) -> None:
     out = console()
     out.print()
     if not proof.limits:
-        told = "it never waited" if proof.wait is None else f"its first wait is {proof.wait.reason.label}"
+        told = "it waited for no limit" if proof.wait is None else f"its first wait is {proof.wait.reason.label}"
         say(out, f"nothing to lift: {told}")
         return
     assert proof.wait is not None

@@ -17,7 +17,7 @@ from batchlab.costs.base import CostModel
 from batchlab.errors import one_line
 from batchlab.export.strip import Strip
 from batchlab.metrics.fold import Summary
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import NS_IN_MS, NS_IN_S, counted
 
 NAMES = {

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from batchlab.core.tally import RESULTS, Tally
 from batchlab.events import End, Event, Header, Iteration, Observer
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 INTERVAL = 0.1
 """Seconds between two updates."""

@@ -16,10 +16,11 @@ from batchlab.cli.progress import ended_bar, progress
 from batchlab.cli.scenario_options import Changes, scenario_options
 from batchlab.errors import BatchlabError, InputError, StalledError, one_line
 from batchlab.files import encodable, whole_file
-from batchlab.simulate import simulate
+from batchlab.simulation import simulate
 from batchlab.units import counted
 
 MOST_RUNS = comparing.MOST_VARIANTS
+ENDINGS = (".html", ".htm")
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def report(
     from batchlab.report.page import check_installed, render
 
     check_installed()
-    _refuse_overwriting(output, (*runs, *([] if changes.workload is None else [changes.workload])))
+    _refuse_output(output, (*runs, *([] if changes.workload is None else [changes.workload])))
     asked = Asked(slo, goodput)
     scenarios = [run for run in dict.fromkeys(runs) if run.endswith(".toml")]
     if not scenarios:
@@ -212,6 +213,10 @@ def _read(path: str, asked: Asked, found: Found) -> None:
     found.runs.append(recorded)
 
 
-def _refuse_overwriting(output: str, inputs: Sequence[str]) -> None:
-    if not output.startswith("/dev/") and os.path.realpath(output) in {os.path.realpath(path) for path in inputs}:
+def _refuse_output(output: str, inputs: Sequence[str]) -> None:
+    if output.startswith("/dev/"):
+        return
+    if os.path.realpath(output) in {os.path.realpath(path) for path in inputs}:
         raise InputError(output, None, None, "would overwrite an input")
+    if output and not output.lower().endswith(ENDINGS):
+        raise InputError(output, None, None, "a page is written as .html")

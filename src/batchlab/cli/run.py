@@ -25,7 +25,7 @@ from batchlab.metrics.answers import Question, answers, goals_of, missed, questi
 from batchlab.metrics.fold import Summary
 from batchlab.scenario import Scenario, load
 from batchlab.settings import MOST_TOKENS
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.trace.encode import encode
 from batchlab.trace.write import TraceWriter
 

@@ -18,7 +18,7 @@ from batchlab.events import Header, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.policies import limits_of
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.steps import Step
 from batchlab.units import NS_IN_MS, counted, duration
 

@@ -1,5 +1,6 @@
 """batchlab validate."""
 
+import math
 import os
 import re
 import sys
@@ -18,7 +19,7 @@ from batchlab.cli.tables import console, say, settings_line
 from batchlab.errors import InputError, nearest
 from batchlab.policies import settings_of
 from batchlab.settings import parse_setting
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import counted
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 JUDGED = ("mean", "p99")
 BOUNDED = ("ttft", "tpot", "itl", "e2e")
-SECONDS = {"tpot": (1000, "ms"), "itl": (1000, "ms"), "ttft": (1, "s"), "ttft_queued": (1, "s"), "e2e": (1, "s")}
+LONG = {"tpot": math.inf, "itl": math.inf, "ttft": 0.1, "ttft_queued": 0.1, "e2e": 0.1}
+"""Means from so many seconds on are shown in s, shorter ones in ms."""
 
 
 @click.command()
@@ -47,7 +49,7 @@ SECONDS = {"tpot": (1000, "ms"), "itl": (1000, "ms"), "ttft": (1, "s"), "ttft_qu
     "bounds",
     multiple=True,
     metavar="[METRIC=]PERCENT",
-    help="Exit with 1 if mean or P99 of ttft, tpot or e2e misses by more: --within 3% --within ttft=5%",
+    help="Exit with 1 if mean or P99 of ttft, tpot, itl or e2e misses by more: --within 3% --within ttft=5%",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def validate(
@@ -175,7 +177,7 @@ def _print(document: dict[str, Any], run: Run, served_by: str | None) -> None:
     heads = [figure.upper() if figure != "mean" else figure for figure in FIGURES]
     rows: list[tuple[str, ...]] = []
     for name, cells in document["latency_s"].items():
-        scale, unit = SECONDS[name]
+        scale, unit = (1, "s") if cells["mean"]["measured"] >= LONG[name] else (1000, "ms")
         rows.append((METRICS[name], f"measured {unit}", *(f"{scale * cells[f]['measured']:,.3f}" for f in FIGURES)))
         rows.append(("", f"predicted {unit}", *(f"{scale * cells[f]['predicted']:,.3f}" for f in FIGURES)))
         rows.append(("", "error %", *(_signed(cells[f]["error_pct"]) for f in FIGURES)))

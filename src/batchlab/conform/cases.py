@@ -24,7 +24,7 @@ class CaseResult:
     difference: Difference | None
 
 
-def conform(path: str | os.PathLike[str]) -> CaseResult:
+def conform_case(path: str | os.PathLike[str]) -> CaseResult:
     """Run our policy on a recorded case and compare every iteration. Raises InputError if the file is no case."""
     recording = is_trace(path)
     case = {} if recording else read_case(path)

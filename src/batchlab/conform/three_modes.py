@@ -8,7 +8,7 @@ from batchlab.events import Event, Iteration
 from batchlab.metrics.fold import Summary
 from batchlab.policies import find, settings_of
 from batchlab.scenario import build
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import counted
 
 MODES = ("static", "continuous", "chunked")

@@ -15,7 +15,7 @@ from batchlab.errors import InputError
 from batchlab.events import Event, Iteration
 from batchlab.policies.vllm import Vllm
 from batchlab.settings import Count, CountOrZero, Whole, validate
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import counted
 
 SEGMENT = 1_000_000  # token j of segment s is written s * SEGMENT + j

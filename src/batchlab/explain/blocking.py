@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop, heappush
 
 from batchlab.errors import shorten_id
 from batchlab.events import End
-from batchlab.explain.finding import MOST_NAMED, Finding, Stretches, Trouble, entries
+from batchlab.explain.finding import MOST_NAMED, Finding, Stretch, Stretches, Trouble, entries
 from batchlab.explain.lives import Life
 from batchlab.explain.reasons import DISPLACED, Reason
 from batchlab.explain.state import State
@@ -58,7 +59,7 @@ class BudgetBlocking(Trouble):
         owner, worst = long[0]
         text = (
             f"the prefill of {shorten_id(owner)} took most of {worst.count:,} iterations' budget ({worst.place}, "
-            f"{state.shown(worst.time)}), while {shorten_id(worst.who)} waited with less to prefill"
+            f"{state.shown(worst.time)}), while {shorten_id(worst.who)} waited with less to prefill{_of(long)}"
         )
         evidence = {"owners": len(long), "worst": entries(long, "owner", "held")}
         return Finding(self.name, text, evidence)
@@ -99,10 +100,15 @@ class AdmissionBlocking(Trouble):
         text = (
             f"{shorten_id(head)} at the head of the queue did not fit for {counted(worst.count, 'iteration')} ("
             f"{worst.place}, {state.shown(worst.time)}); {shorten_id(worst.who)} behind it would have "
-            "fitted, but nobody behind the head is tried"
+            f"fitted, but nobody behind the head is tried{_of(long)}"
         )
         evidence = {"heads": len(long), "worst": entries(long, "head", "would_fit")}
         return Finding(self.name, text, evidence)
+
+
+def _of(long: Sequence[tuple[str, Stretch]]) -> str:
+    """Of how many it is the worst that is told."""
+    return "" if len(long) == 1 else f" (the worst of {len(long):,})"
 
 
 def _first(heap: list[tuple[int, int]], state: State) -> tuple[int, Life] | None:
@@ -147,7 +153,7 @@ class PriorityInversion(Trouble):
         text = (
             f"{shorten_id(id)} (priority {urgent}) waited {counted(worst.count, 'iteration')} ({worst.place}, "
             f"{state.shown(worst.time)}) while {shorten_id(worst.who)} (priority {other}, less urgent) held a seat: "
-            "nobody was preempted for it"
+            f"nobody was preempted for it{_of(long)}"
         )
         evidence = {"requests": len(long), "worst": entries(long, "urgent", "seated")}
         return Finding(self.name, text, evidence)

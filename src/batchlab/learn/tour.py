@@ -14,7 +14,7 @@ from batchlab.learn.pages import Page, pages_of
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.result import RequestResult
 from batchlab.scenario import load
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 MOST_PAGES = 200
 """Iterations of a run that anybody would walk through."""

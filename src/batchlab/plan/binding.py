@@ -20,7 +20,7 @@ from batchlab.plan.probe import Probe, Sample
 from batchlab.plan.search import STEPS, Found, search
 from batchlab.policies import limits_of
 from batchlab.settings import MOST_TOKENS
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 CAP = "max_concurrency"
 BUDGET = "max_num_batched_tokens"

@@ -6,8 +6,9 @@ queue grows meets nothing. All runs of a sample have common random numbers: the 
 
 from __future__ import annotations
 
+import itertools
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -21,10 +22,11 @@ from batchlab.plan.probe import SCALED, SHORT, Sample
 from batchlab.plan.search import Found, search
 from batchlab.plan.table import described
 from batchlab.plan.trial import Trial, document_of, load_of, parse_slo, rate_of, run_of, settings_of
-from batchlab.simulate import Run
-from batchlab.units import NS_IN_S
+from batchlab.simulation import Run
+from batchlab.units import NS_IN_S, counted
 
 COUNT = "workload.generate.num_prompts"
+WHOLE = "whole trace"
 PARTS = 4
 """A trace's interval: that of its quarters, each by itself, but for those in which nobody comes or all at once.
 
@@ -111,6 +113,13 @@ def find(trial: Trial, seeds: int, jobs: int, told: Told = lambda ready, of: Non
     return Capacity(run, trial.slo or "", "sessions" if sessions else "requests", ordered, answer, changes)
 
 
+def over(samples: Sequence[str]) -> str:
+    """What the interval of a capacity is over, by the names of all samples; "" where one is all there is."""
+    if len(samples) < 2:
+        return ""
+    return f"{counted(len(samples) - 1, 'part')} of the trace" if samples[0] == WHOLE else f"{len(samples)} seeds"
+
+
 def of_one_load(trial: Trial) -> Found:
     """The capacity on one load alone, the scenario's own seed or the whole trace. Raises InputError."""
     return search(_samples(trial, 1, parts=0)[1][0])
@@ -170,7 +179,7 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
     """The whole trace, then its parts."""
     own = float(transform.get("rate_scale", 1))
     base = replace(trial, overrides={key: value for key, value in trial.overrides.items() if key != SCALED})
-    samples = [Sample("whole trace", base, _mean_rate(trial, columns, run.cost.unit) / own, True)]
+    samples = [Sample(WHOLE, base, _mean_rate(trial, columns, run.cost.unit) / own, True)]
     if "from_time" in transform or "to_time" in transform or own != 1:
         raise _no_rate(
             trial, "workload.transform", "capacity sets from_time, to_time and rate_scale itself: leave them out"
@@ -178,7 +187,7 @@ def _of_trace(trial: Trial, run: Run, columns: Columns, transform: dict[str, Any
     begins = columns.arrival if columns.sessions is None else columns.arrival[columns.sessions.previous < 0]
     first, last = int(begins.min()), int(begins.max()) + 1
     cuts = [first + (last - first) * part // parts for part in range(parts)]
-    for part, (begin, end) in enumerate(zip(cuts, [*cuts[1:], int(columns.arrival.max()) + 1], strict=True)):
+    for part, (begin, end) in enumerate(itertools.pairwise([*cuts, int(columns.arrival.max()) + 1])):
         window = {"workload.transform.from_time": begin, "workload.transform.to_time": end}
         inside = replace(base, overrides={**base.overrides, **window})
         try:

@@ -20,7 +20,7 @@ from batchlab.metrics.latency import figures, latencies
 from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.metrics.part import part_of
 from batchlab.plan.trial import Trial, percentiles_for, refuse_bad_values, run_of
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 
 LOADS = ("short", "long", "mixed")

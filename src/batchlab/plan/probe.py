@@ -17,7 +17,7 @@ from batchlab.errors import BatchlabError, InputError
 from batchlab.metrics.answers import goals_of
 from batchlab.metrics.fold import Summary
 from batchlab.plan.trial import FINISHED, Trial, judge, run_of, summary_for
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 
 GROWTH = 0.02

@@ -11,7 +11,7 @@ from batchlab.clients.columns import Columns
 from batchlab.errors import InputError
 from batchlab.policies import limits_of
 from batchlab.settings import parameters
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 Space = dict[str, list[Any]]
 """Dotted key -> its values, in order."""

@@ -28,7 +28,7 @@ from batchlab.plan import attained
 from batchlab.plan.grid import Grid, combinations, size_of
 from batchlab.policies import find, limits_given
 from batchlab.scenario import load, override
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 
 REMARKS = "remarks"
 POLICY = "engine.policy"

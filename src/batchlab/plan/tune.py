@@ -37,7 +37,7 @@ from batchlab.plan.trial import (
     run_of,
     settings_of,
 )
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 
 BATCH = 8
 MOST_TRIALS = 10_000

@@ -14,6 +14,7 @@ from batchlab.compare import endings, said
 from batchlab.errors import InputError, one_line
 from batchlab.files import ODD, unreadable
 from batchlab.metrics.objectives import ATTAINMENT, Objective, parse
+from batchlab.plan.capacity import over
 from batchlab.plan.columns import Column, columns_of, meanings
 from batchlab.plan.recommend import most_of
 from batchlab.report import words
@@ -87,16 +88,16 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         front([row[axis["column"]] * (-1 if axis["more"] else 1) for row in good], [row[columns[0]] for row in good])
         for axis in axes[1:]
     ]
+    of = about["rate_of"] if about.get("rate_of") in ("requests", "sessions") else ""
     listed = _listed(good, fronts, rows[0] if "axes" in about and rows else None)
-    if "axes" in about:
-        shown = _traded(axes, unit)
+    shown = _traded(axes, unit, of) if "axes" in about else shown
     return {
         "name": Path(path).name,
         "tuned": "axes" in about,
         "scenario": about.get("scenario", ""),
         "slo": about.get("slo", ""),
         "unit": unit,
-        "axes": [{**axis, "label": _label(axis["column"], unit)} for axis in axes],
+        "axes": [{**axis, "label": _label(axis["column"], unit, of)} for axis in axes],
         "failed": [f"{_settings(row, keys)}: {one_line(row['error'])}" for row in rows if row["error"] is not None],
         "rows": [_point(row, keys, columns, row is rows[0] and "axes" in about) for row in good],
         "fronts": fronts,
@@ -104,7 +105,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
         "columns": [(column.heading, column.kind) for column in shown],
         "cells": [[good[place].get(column.name) for column in shown] for place in listed[:MOST_LISTED]],
         "meanings": "" if "axes" in about else meanings(shown, words.within(about, unit)),
-        "of": about["rate_of"] if about.get("rate_of") in ("requests", "sessions") else rate_key or "",
+        "of": of or rate_key or "",
         "attained": [] if rate_key is None else _attained_by_series(good, keys, rate_key, objectives),
         "advice": _advice(rows, axes[0]["column"], about) if "axes" in about else None,
         "about": _about(stated),
@@ -159,19 +160,21 @@ def _axes(path: str | os.PathLike[str], about: Mapping[str, str]) -> list[dict[s
     return stated or [{"column": GAIN, "more": True}, *({"column": name, "more": False} for name in LATENCIES)]
 
 
-def _label(column: str, unit: str) -> str:
-    """An axis's name, with its unit where it has one that is not a time's."""
+def _label(column: str, unit: str, of: str) -> str:
+    """An axis's name, with its unit where it has one that is not a time's. of: what a capacity counts."""
     per = "s" if unit == "ns" else unit
-    rates = {GAIN: "Output tokens", "goodput": "Goodput: requests", "capacity": "Capacity: requests"}
+    rates = {GAIN: "Output tokens", "goodput": "Goodput: requests", "capacity": f"Capacity: {of}"}
     return f"{rates[column]} per {per}" if column in rates else words.figure(column.removeprefix("slo."))
 
 
-def _traded(axes: Sequence[Mapping[str, Any]], unit: str) -> list[Column]:
+def _traded(axes: Sequence[Mapping[str, Any]], unit: str, of: str) -> list[Column]:
     """What a tuning's table shows of each run: first what one wants more of, then what it costs."""
     kinds: list[Literal["rate", "share", "time"]] = [
         "rate" if place == 0 else "share" if axis["more"] else "time" for place, axis in enumerate(axes)
     ]
-    found = [Column(_label(axis["column"], unit), axis["column"], kind) for axis, kind in zip(axes, kinds, strict=True)]
+    found = [
+        Column(_label(axis["column"], unit, of), axis["column"], kind) for axis, kind in zip(axes, kinds, strict=True)
+    ]
     return [*found, Column("Preemptions", "totals.preemptions", "count")]
 
 
@@ -341,7 +344,7 @@ def _told(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: document[name] for name in ("slo", "of", "unit", "capacity", "answer", "binds")},
         "interval": document["interval"] and [number_of(end) for end in document["interval"]],
-        "samples": len(samples),
+        "over": over([one["sample"] for one in samples]),
         "probes": probes,
         "changes": changes,
         "load": met and {name: number_of(met[name]) for name in LOAD},

@@ -28,7 +28,7 @@ from batchlab.costs.base import timer
 from batchlab.errors import InputError
 from batchlab.events import End, Observer, Rejection
 from batchlab.serve.held import Held
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import NS_IN_S
 
 SHUTDOWN = "the server shuts down"

@@ -68,6 +68,7 @@ class Body(BaseModel):
     model_config = ConfigDict(strict=True)
     model: str | None = None
     max_tokens: Count | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     return_token_ids: bool | None = None

@@ -163,6 +163,8 @@ class MockServer:
         if longest is not None and len(tokens) + body.limit > longest:
             message = f"at most {longest} tokens fit: {len(tokens)} of the prompt and {body.limit} to come are too many"
             raise ApiError(400, message, "max_tokens")
+        if (body.min_tokens or 0) > body.limit:
+            raise ApiError(400, f"min_tokens: {body.min_tokens} are more than the {body.limit} to come", "min_tokens")
         name = self._name(request.headers.get("X-Request-Id"))
         live = self._submit(name, body, tokens)
         answer = Answer(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from batchlab.metrics.latency import PERCENTILES, figures
-from batchlab.simulate import Run
+from batchlab.simulation import Run
 from batchlab.units import NS_IN_S
 from batchlab.validate.recorded import Recorded
 from batchlab.validate.replay import Replay, Scaled, check_served, replay

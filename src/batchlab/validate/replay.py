@@ -17,7 +17,7 @@ from batchlab.costs.base import CostModel, whole
 from batchlab.errors import InputError
 from batchlab.events import Event, Iteration, Observer
 from batchlab.metrics.fold import Summary
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 from batchlab.validate.lockstep import InStep, Lockstep, joint_duration
 from batchlab.validate.recorded import Recorded

@@ -16,6 +16,7 @@ from batchlab.costs.measured import Row
 from batchlab.errors import InputError
 from batchlab.events import Event, Header, Iteration
 from batchlab.export.follow import follow
+from batchlab.metrics.between import Between
 from batchlab.metrics.fold import Summary
 from batchlab.metrics.latency import latencies
 from batchlab.metrics.result import RequestResult
@@ -37,6 +38,7 @@ class _Told:
         self.requests: list[Request] = []
         self.queued: dict[str, int] = {}
         self.states: list[tuple[int, int, int, dict[str, int] | None]] = []
+        self.between = Between()
         self.gone: dict[str, int] = {}
         """When those left that ended without their last token after they had been taken in."""
 
@@ -52,6 +54,7 @@ class _Told:
             for drop in event.dropped:
                 self.gone[drop.id] = event.start if drop.at is None else drop.at
             running = event.active if isinstance(event.active, int) else len(event.active)
+            self.between.add(event.start, event.end, running + event.queue_length > 0)
             self.states.append((event.end, running, event.queue_length, event.kv))
 
 
@@ -97,7 +100,7 @@ def traced(path: Path) -> Recorded:
         first=[_seconds(r.first_time if r.completed_time is not None else None, start) for r in done],
         last=[_seconds(end, start) for end in ends],
         series=_series(told.states, start, header.limits.get("num_gpu_blocks")),
-        notes=_notes(requests, ends, size is not None),
+        notes=[*_notes(requests, ends, size is not None), *(told.between.notes() if header.recorded else ())],
         itl=latencies(summary.tally, summary.column("arrival"))["itl"],  # a recording of a live server has no end
         sections=sections,
         simulated=header.recorded is None,

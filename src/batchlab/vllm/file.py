@@ -27,7 +27,7 @@ class TraceFile:
         self.path, self._file = _create(Path(path))
         self._encode = Encoder().encode
         self._open = True
-        log.info("batchlab: recording to %s", self.path)
+        log.warning("batchlab: recording to %s", self.path)
 
     def write(self, lines: list[dict[str, Any]]) -> None:
         """Add these lines, in one piece."""

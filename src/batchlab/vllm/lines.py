@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import vllm
@@ -9,6 +10,8 @@ import vllm
 import batchlab
 from batchlab.trace.encode import SCHEMA
 from batchlab.units import NS_IN_MS, NS_IN_S
+
+log = logging.getLogger("vllm.batchlab")
 
 SETTINGS = (
     "long_prefill_token_threshold",
@@ -125,7 +128,10 @@ def priority(request: Any) -> int:
 def deadline(request: Any) -> int | None:
     """In ns after its arrival: what the client gave as `"vllm_xargs": {"deadline_ms": ...}`, if it did."""
     given = (getattr(request.sampling_params, "extra_args", None) or {}).get("deadline_ms")
+    if given is None:
+        return None
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**40:
+        log.warning("batchlab: request %s has no deadline: deadline_ms is %.50r", request.request_id, given)
         return None
     return round(given * NS_IN_MS) or None
 

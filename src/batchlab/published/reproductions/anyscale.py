@@ -12,7 +12,7 @@ from batchlab.published.record import Record
 from batchlab.published.records import RECORDS
 from batchlab.published.result import Compared, Constant, Reproduction, Tell, Varied
 from batchlab.published.steptimes import OneGpu
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 
 CAPS = {32: 8700, 128: 7500, 512: 8100, 1536: 8100}

@@ -12,7 +12,7 @@ from batchlab.published import loads
 from batchlab.published.record import Record
 from batchlab.published.result import Compared, Constant, Reproduction, Tell, Varied
 from batchlab.published.steptimes import TensorParallel
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 
 OBJECTIVE = 0.190

@@ -13,7 +13,7 @@ from batchlab.published.record import Record
 from batchlab.published.result import Compared, Constant, Reproduction, Tell, Varied
 from batchlab.published.schedulers import BuddyOrca
 from batchlab.published.steptimes import OneGpu
-from batchlab.simulate import Run, simulate
+from batchlab.simulation import Run, simulate
 from batchlab.units import NS_IN_S
 
 SLOTS = 15_700

@@ -192,7 +192,11 @@ def _run(run: Run, loop: Loop) -> End:
         through = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
         if not own or (isinstance(error, BatchlabError) and own.isdisjoint(through)):  # of the run, not of its plan
             raise
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        detail = f"{raised(error)} ({Path(where.filename).name} line {where.lineno})"
+        frames = list(traceback.walk_tb(error.__traceback__))
+        # Where it was called, if what was called is ours: its own line says nothing to whoever wrote the policy.
+        mine = [place for place in frames if place[0].f_globals.get("__name__") in own] or frames
+        ours = str(frames[-1][0].f_globals.get("__name__")).startswith("batchlab.")
+        frame, line = mine[-1] if ours else frames[-1]
+        detail = f"{raised(error)} ({Path(frame.f_code.co_filename).name} line {line})"
         raise BatchlabError(f"policy {run.engine}: iteration {loop.iterations}: {detail}") from error
     return End(termination, loop.iterations, loop.now if loop.iterations else 0)

@@ -1,7 +1,5 @@
 """The commands."""
 
-import signal
-import sys
 from typing import Any
 
 import click
@@ -19,7 +17,7 @@ from batchlab.cli.experiment import experiment
 from batchlab.cli.explain import explain
 from batchlab.cli.export import export
 from batchlab.cli.learn import learn
-from batchlab.cli.notes import note
+from batchlab.cli.notes import note_interrupted
 from batchlab.cli.published import published
 from batchlab.cli.report import report
 from batchlab.cli.run import run
@@ -40,11 +38,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as interrupt:
-            number = signal.Signals(interrupt.args[0] if interrupt.args else signal.SIGINT)
-            if sys.stderr.isatty():
-                print(file=sys.stderr)  # the terminal has shown ^C
-            note("interrupted" if number == signal.SIGINT else f"stopped by {number.name}")
-            ctx.exit(128 + number)
+            ctx.exit(note_interrupted(interrupt))
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
