@@ -163,7 +163,7 @@ def _axes(path: str | os.PathLike[str], about: Mapping[str, str]) -> list[dict[s
 def _label(column: str, unit: str, of: str) -> str:
     """An axis's name, with its unit where it has one that is not a time's. of: what a capacity counts."""
     per = "s" if unit == "ns" else unit
-    rates = {GAIN: "Output tokens", "goodput": "Goodput: requests", "capacity": f"Capacity: {of}"}
+    rates = {GAIN: "Output tokens", "goodput": "Goodput: requests", "capacity": f"Capacity: {of or 'requests'}"}
     return f"{rates[column]} per {per}" if column in rates else words.figure(column.removeprefix("slo."))
 
 
