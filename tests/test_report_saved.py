@@ -79,7 +79,7 @@ def test_a_tuning_is_shown_by_what_it_traded(planned_report: Path, folder: Path)
     assert found["facts"]["maximize"] == "throughput" and found["facts"]["space.engine.max_num_seqs"] == "2, 8, 16"
 
 
-def test_a_capacity_of_sessions_is_called_so(folder: Path, tmp_path: Path) -> None:
+def test_a_capacity_of_sessions_is_called_so(planned_report: Path, folder: Path, tmp_path: Path) -> None:
     table = pq.read_table(folder / "tuned.parquet")
     shown = {}
     for of in ("requests", "sessions"):

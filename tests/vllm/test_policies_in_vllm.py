@@ -1,7 +1,9 @@
 """A policy written for the simulator decides inside a real vLLM what it decides in the simulator."""
 
 import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue
 from batchlab.conform.recorded import run_recording
 from batchlab.errors import BatchlabError, InputError
 from batchlab.trace.verify import verify
+from batchlab.vllm import lines
 from batchlab.vllm.carry import carry
 from batchlab.vllm.file import TraceFile
 from batchlab.vllm.queue import KeyQueue
@@ -204,6 +207,50 @@ def test_a_trace_that_cannot_be_written_is_said_with_the_variable(tmp_path: Path
     path = str(tmp_path / place) if place else "/proc/nobody.jsonl"
     with pytest.raises(InputError, match=r"^BATCHLAB_TRACE: .*: cannot be written: .*: name a new file in a folder"):
         TraceFile(path)
+
+
+def test_a_folder_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^BATCHLAB_TRACE: .*: is a folder: name a new file in it"):
+        TraceFile(str(tmp_path))
+    assert list(tmp_path.parent.glob(f"{tmp_path.name}.*")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        (500, 500_000_000),
+        (0.5, 500_000),
+        (None, None),
+        (0, None),
+        (-5, None),
+        ("soon", None),
+        (1e300, None),
+        (1e-9, None),
+    ],
+)
+def test_a_deadline_is_taken_or_told_to_be_none(
+    given: Any, known: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = None if given is None else {"deadline_ms": given}
+    request = SimpleNamespace(
+        request_id="r",
+        num_prompt_tokens=3,
+        max_tokens=2,
+        priority=0,
+        arrival_time=1.0,
+        sampling_params=SimpleNamespace(extra_args=extra),
+    )
+    with caplog.at_level(logging.WARNING, logger="vllm.batchlab"):
+        logging.getLogger("vllm").addHandler(caplog.handler)
+        try:
+            line = lines.request_line(request, 5, 0, False)
+        finally:
+            logging.getLogger("vllm").removeHandler(caplog.handler)
+    assert line.get("deadline") == known
+    told = (
+        [] if given is None or known is not None else [f"batchlab: request r has no deadline: deadline_ms is {given!r}"]
+    )
+    assert sorted({record.getMessage() for record in caplog.records}) == told
 
 
 def test_half_of_a_surrogate_pair_in_an_id_does_not_end_the_engine(tmp_path: Path) -> None:

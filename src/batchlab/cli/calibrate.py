@@ -178,7 +178,8 @@ def _off_in_total(name: str, total: float | None, signed: float | None) -> str:
     if name != "step":
         return f"the mean {name} of the requests held out comes out {short}"
     bias = f"the bias, {signed:+.1f} %, counts a short step as much as a long one"
-    return f"all held-out steps together come out {short}, and so will mean latencies predicted with this cost; {bias}"
+    latencies = "mean latencies predicted with this cost too, those with a queue by more"
+    return f"all held-out steps together come out {short}, and {latencies}; {bias}"
 
 
 def toml(document: dict[str, Any]) -> str:

@@ -52,6 +52,8 @@ class TraceFile:
 
 
 def _create(path: Path) -> tuple[Path, int]:
+    if path.is_dir():
+        raise InputError(TRACE, None, str(path), "is a folder: name a new file in it, such as trace.jsonl")
     for number in count():
         target = path if number == 0 else path.with_name(f"{path.stem}.{number}{path.suffix}")
         try:

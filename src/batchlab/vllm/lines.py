@@ -108,6 +108,8 @@ def request_line(request: Any, arrival: int, epoch: int, caching: bool) -> dict[
     limit = deadline(request)
     if limit is not None:
         line["deadline"] = limit
+    elif (given := _deadline_ms(request)) is not None:
+        log.warning("batchlab: request %s has no deadline: deadline_ms is %.50r", request.request_id, given)
     if caching:
         line["blocks"] = names(request.block_hashes)
     return line
@@ -127,13 +129,14 @@ def priority(request: Any) -> int:
 
 def deadline(request: Any) -> int | None:
     """In ns after its arrival: what the client gave as `"vllm_xargs": {"deadline_ms": ...}`, if it did."""
-    given = (getattr(request.sampling_params, "extra_args", None) or {}).get("deadline_ms")
-    if given is None:
-        return None
+    given = _deadline_ms(request)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 2**40:
-        log.warning("batchlab: request %s has no deadline: deadline_ms is %.50r", request.request_id, given)
         return None
     return round(given * NS_IN_MS) or None
+
+
+def _deadline_ms(request: Any) -> Any:
+    return (getattr(request.sampling_params, "extra_args", None) or {}).get("deadline_ms")
 
 
 def names(hashes: list[bytes]) -> list[str]:
