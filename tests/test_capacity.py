@@ -496,6 +496,19 @@ def test_an_interval_is_called_after_what_it_is_over():
     assert over(["seed 1"]) == over(["whole trace"]) == ""
 
 
+def test_a_trace_below_all_its_parts_is_said_to_be(write, tmp_path):
+    """Even traffic of 10 a second for a quarter of the time, then of 2 a second: each alone can be 100 a second, and
+    when the first is, all of it comes at 4 / 10 of that."""
+    seconds = [*(place / 10 for place in range(100)), *(10 + place / 2 for place in range(61))]
+    rows = "".join(f"{second},10,1\n" for second in seconds)
+    (tmp_path / "trace.csv").write_text("arrived_at,num_prefill_tokens,num_decode_tokens\n" + rows)
+    scenario = write(ENGINE + '[workload]\nfile = "trace.csv"\nformat = "vidur"\n')
+    arguments = ["capacity", scenario, "--slo", "ttft:max<=10ms", "--jobs=1"]
+    found = json.loads(CliRunner().invoke(cli, [*arguments, "--json"]).stdout)
+    assert 40 / ONE_STEP < found["capacity"] <= 40.01 < 100 / ONE_STEP < found["interval"][0]
+    assert "the whole trace is not within what its parts take" in CliRunner().invoke(cli, arguments).stdout
+
+
 def test_the_parts_of_a_trace_of_sessions_are_those_in_which_sessions_begin(write, tmp_path):
     """Three turns, 20.25 s apart, of sessions that begin within 31 s of 71: each quarter of those 31 s has eight."""
     rows = sorted((begin + 20.25 * turn, f"s{begin}", turn) for begin in range(32) for turn in range(3))

@@ -243,6 +243,20 @@ def test_a_capacity_that_a_short_load_gives_is_called_uncertain(scenario, monkey
     assert seen == [True, False]
 
 
+def test_a_capacity_at_which_the_search_ended_is_said_to_be_that(scenario, monkeypatch):
+    """1,024 times 0.01 a second: one seat, which a request has for a tenth of a second, is less, eight are more."""
+    monkeypatch.setattr("batchlab.plan.binding.changes", lambda *_: [])
+    space = {"engine.max_num_seqs": [1, 8]}
+    slowly = {"workload.generate.request_rate": 0.01}
+    asked = replace(tuning_of(scenario, space=space, maximize="capacity", overrides=slowly), slo="ttft:p99<=3600s")
+    found = tuning.run(asked, None, 1)
+    by_seats = {row["engine.max_num_seqs"]: row for row in found.rows}
+    assert [by_seats[seats]["capacity_unbound"] for seats in (1, 8)] == [False, True]
+    assert by_seats[1]["capacity"] < by_seats[8]["capacity"] == 10.24
+    (told,) = [text for text in tuning.caveats(asked, found) if "without a miss" in text]
+    assert told == "at a capacity of 10.24 the search ended without a miss: the objectives do not bind"
+
+
 @pytest.mark.parametrize("options", [[], ["--set=engine.async_scheduling=true"], ["--set=engine.block_size=32"]])
 def test_the_flags_read_back_give_the_same_run(scenario, options):
     def command(*arguments):

@@ -129,7 +129,7 @@ def _print(found: finding.Capacity, cost: dict[str, Any] | None, goodput: str) -
     note_unshared([found.run])
     answer = found.answer
     if answer.sample.scaled:
-        own = f"{answer.sample.rate:,.3g} {found.of}/{per}"
+        own = f"{_three(answer.sample.rate)} {found.of}/{per}"
         say(out, f"the trace's times are stretched, all by one factor, so that its bursts stay; by itself it has {own}")
         if missing := finding.PARTS + 1 - len(found.found):
             are = "is" if missing == 1 else "are"
@@ -153,13 +153,13 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
     per = "s" if unit == "ns" else unit
     low, high = found.interval
     over = finding.over([one.sample.name for one in found.found])
-    between = f", {low:,.3g} to {high:,.3g} over {over}" if over else ""
+    between = f", {_three(low)} to {_three(high)} over {over}" if over else ""
     uncertain = ", UNCERTAIN" if found.caveats else ""
     at = found.answer.met or found.answer.missed
     if found.answer.met is None:
         say(out, f"no rate meets {found.slo}{uncertain}; at {_rate(at)} {found.of}/{per}, the lowest tried:")
     else:
-        say(out, f"capacity {found.answer.rate:,.3g} {found.of}/{per}{uncertain}{between}, at {found.slo}")
+        say(out, f"capacity {_three(found.answer.rate)} {found.of}/{per}{uncertain}{between}, at {found.slo}")
     for caveat in found.caveats:
         say(out, f"uncertain: {caveat}")
     if at is not None and at.requests:
@@ -169,8 +169,13 @@ def _say_answer(out: Console, found: finding.Capacity, cost: dict[str, Any] | No
             f"{counted(at.requests, 'request')} a run, {_lasting(found, span)} at that rate ({_came(found, at)}); "
             f"prompt mean {at.prompt_mean:,.1f}, output mean {at.output_mean:,.1f} tokens",
         )
-    if found.answer.met is not None and found.answer.missed is None:
-        say(out, "the search ended there without a miss: the objectives do not bind")
+    if found.answer.unbound:
+        say(out, f"at that rate {finding.NO_MISS}")
+    if found.answer.sample.scaled and over and not low <= found.answer.rate <= high:
+        say(
+            out,
+            "the whole trace is not within what its parts take: each has a rate of its own, and less time for a queue",
+        )
     if cost is not None:
         say(out, _of_tokens(found, cost))
 
@@ -188,7 +193,7 @@ def _came(found: finding.Capacity, probe: Probe) -> str:
     """The rate as it was drawn, which chance makes a little different from the one asked for."""
     per = "s" if found.run.cost.unit == "ns" else found.run.cost.unit
     how = "in the long run, later turns counted" if _waits(found) else "that came"
-    return f"{probe.offered:,.3g} requests/{per} {how}"
+    return f"{_three(probe.offered)} requests/{per} {how}"
 
 
 def _of_tokens(found: finding.Capacity, cost: dict[str, Any]) -> str:
@@ -216,7 +221,7 @@ def _samples(found: finding.Capacity, unit: str, rate: str) -> dict[str, list[st
         columns[heading] = [_value(name, value, unit) for value in values]
     good = [None if probe is None else probe.goodput for probe in probes]
     columns[f"goodput (requests/{'s' if unit == 'ns' else unit})"] = [
-        "-" if value is None else f"{value:,.3g}" for value in good
+        "-" if value is None else f"{_three(value)}" for value in good
     ]
     if ATTAINMENT not in columns:
         shares = [None if probe is None else probe.attainment for probe in probes]
@@ -238,7 +243,7 @@ def _miss(probe: Probe, figure: str, unit: str) -> str:
 def _changes(found: finding.Capacity, rate: str) -> dict[str, list[str]]:
     """A row a change. Of the step time, which is no setting, a share."""
     unit = found.run.cost.unit
-    rates = ["refused" if one.rate is None else f"{one.rate:,.3g}" if one.rate else "none" for one in found.changes]
+    rates = ["refused" if one.rate is None else f"{_three(one.rate)}" if one.rate else "none" for one in found.changes]
     columns = {
         "changed alone": [one.name for one in found.changes],
         "from": [f"{one.before or 1:,}" for one in found.changes],
@@ -251,8 +256,13 @@ def _changes(found: finding.Capacity, rate: str) -> dict[str, list[str]]:
     return columns
 
 
+def _three(value: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:,.3g}"
+
+
 def _rate(probe: Probe | None) -> str:
-    return "-" if probe is None else f"{probe.rate:,.3g}"
+    return "-" if probe is None else _three(probe.rate)
 
 
 def _value(figure: str, value: float | None, unit: str) -> str:

@@ -31,6 +31,7 @@ PARTS = 4
 """A trace's interval: that of its quarters, each by itself, but for those in which nobody comes or all at once.
 
 What is quartered is the time in which requests come, of sessions their first turns."""
+NO_MISS = "the search ended without a miss: the objectives do not bind"
 FEW = 10
 """A percentile is chance where fewer requests than these are beyond it."""
 

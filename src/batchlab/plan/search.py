@@ -31,6 +31,11 @@ class Found:
         """0 where nothing meets."""
         return 0.0 if self.met is None else self.met.rate
 
+    @property
+    def unbound(self) -> bool:
+        """Whether the objectives were met at every rate there was to try."""
+        return self.met is not None and self.missed is None
+
 
 def search(sample: Sample, start: int = 0, step: int = STEPS // 2) -> Found:
     """The capacity of a sample. start, step: where to begin, and how far to go first. Raises InputError."""

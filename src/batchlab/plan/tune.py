@@ -18,7 +18,7 @@ from batchlab.errors import InputError
 from batchlab.metrics.answers import goals_of
 from batchlab.metrics.objectives import ATTAINMENT, parse
 from batchlab.plan import pool
-from batchlab.plan.capacity import check_rate, few, of_one_load, too_short
+from batchlab.plan.capacity import NO_MISS, check_rate, few, of_one_load, too_short
 from batchlab.plan.journal import Journal, digest_of
 from batchlab.plan.propose import Proposer, Settings
 from batchlab.plan.recommend import spelled
@@ -42,6 +42,7 @@ from batchlab.simulation import Run
 BATCH = 8
 MOST_TRIALS = 10_000
 SHORT = "capacity_short"
+UNBOUND = "capacity_unbound"
 """Column: whether the load is too short for the capacity that was found to be one that lasts."""
 NAMED = 4
 """Capacities that a caveat names."""
@@ -206,11 +207,12 @@ def caveats(asked: Tuning, found: Tuned) -> list[str]:
         return []
     requests = sum(value for key, value in row.items() if key.startswith("results."))
     said = few(parse(asked.slo).objectives, requests)
-    shown = [one["capacity"] for one in found.rows if one.get(SHORT) and (one["pareto"] or one is found.rows[0])]
-    short = [f"{rate:,.4g}" for rate in sorted(shown, reverse=True)]
-    if short:
-        more = f" and {len(short) - NAMED:,} more" if len(short) > NAMED else ""
-        said.append(f"at a capacity of {', '.join(short[:NAMED])}{more} {too_short(run_of(asked.trial({})))}")
+    for column, told in ((SHORT, too_short(run_of(asked.trial({})))), (UNBOUND, NO_MISS)):
+        shown = [one["capacity"] for one in found.rows if one.get(column) and (one["pareto"] or one is found.rows[0])]
+        named = [f"{rate:,.4g}" for rate in sorted(shown, reverse=True)]
+        if named:
+            more = f" and {len(named) - NAMED:,} more" if len(named) > NAMED else ""
+            said.append(f"at a capacity of {', '.join(named[:NAMED])}{more} {told}")
     return said
 
 
@@ -271,7 +273,8 @@ def _row(job: tuple[int, Trial, str]) -> Row:
     row = row_of(trial)
     if maximize == "capacity" and row["error"] is None:
         capacity = of_one_load(trial)
-        row |= {"capacity": capacity.rate, SHORT: capacity.met is not None and capacity.met.short}
+        met = capacity.met
+        row |= {"capacity": capacity.rate, SHORT: met is not None and met.short, UNBOUND: capacity.unbound}
     found: Row = json.loads(json.dumps(row))  # as the journal will give it back
     return found
 
