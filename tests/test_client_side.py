@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli import cli
+from batchlab.cli.commands import cli
 from batchlab.events import Iteration
 from batchlab.metrics.answers import answers, question
 from batchlab.metrics.fold import Summary

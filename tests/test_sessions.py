@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from batchlab.cli import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.columns import Columns
 from batchlab.clients.request import Request
 from batchlab.errors import InputError

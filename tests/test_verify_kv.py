@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from loads_vllm import decode_first_run, vllm_run
 from trace_breaks import BREAKS, Lines, iterations
 
-from batchlab.cli import cli
+from batchlab.cli.commands import cli
 from batchlab.clients.request import Request, TokenIdentity
 from batchlab.clients.retry import Backoff
 from batchlab.conform.convert import convert

@@ -52,7 +52,7 @@ def _read(path: Path, file: Any, layout: Layout) -> Columns:
     sessions = Codes()
     begun = dropped = 0
     wanted = list(dict.fromkeys(layout.names.values()))
-    for batch in file.iter_batches(batch_size=min(BATCH, total), columns=wanted):
+    for batch in file.iter_batches(batch_size=min(BATCH, total), columns=wanted, use_threads=False):
         batch = batch.slice(0, total - begun)
         found, kept = _batch(_Place(path, layout, begun), batch, sessions)
         if "id" in layout.names:

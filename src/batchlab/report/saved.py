@@ -57,7 +57,7 @@ def sweep(path: str | os.PathLike[str]) -> dict[str, Any]:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(path)
+        table = pq.read_table(path, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise InputError(path, None, None, f"{EXPECTED_TABLE} ({one_line(str(error))})") from error
     about = {
